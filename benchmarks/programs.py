@@ -28,7 +28,7 @@ from logitport_programs.authoring.tensor_history import TensorHistory
 from logitport_programs.capturing import capture
 from logitport_programs.parameters import Columns
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import verify
 
 WINDOW = 4096

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # `benchmarks.gpu` imports this where logitport is not instal
     from benchmarks.records import BarLine
     from benchmarks.report import Report
 
-_FILES = ("README.md", "docs/performance.md", "docs/engines/vllm.md")
+_FILES = ("README.md", "benchmarks/RESULTS.md", "docs/performance.md", "docs/engines/vllm.md")
 
 
 def write(texts: Mapping[str, str], root: Path) -> None:

@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 class BarLine(NamedTuple):
-    """One line of the bar in docs/performance.md.
+    """One line of the bar in benchmarks/RESULTS.md.
 
     Attributes:
         case: what was measured.

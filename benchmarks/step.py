@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.publish import bar_table, duration, tables
+from benchmarks.publish import bar_table, duration, tables, where
 from benchmarks.report import Report
 
 PICTURE = "docs/step.png"
+_EXPECTED = ("processor", "rows", "history")  # sections of the tables in docs/performance.md
 _BARS = {
     "SGLang in process": ("SGLang", "C3"),
     "service over gRPC, after the forward pass": ("gRPC", "C0"),
@@ -20,7 +22,13 @@ _BARS = {
 
 def texts(report: Report) -> dict[str, str]:
     """What `make bench-publish` writes, by the names of the markers."""
-    return {"bench": bar_table(report), "bench-cases": tables(report), "bench-step": caption(report)}
+    chosen = [row for row in report.rows if row.section in _EXPECTED]
+    return {
+        "bench": bar_table(report),
+        "bench-cases": tables(report),
+        "bench-expect": f"{tables(replace(report, rows=chosen))}\n{where(report)}\n",
+        "bench-step": caption(report),
+    }
 
 
 def draw(report: Report, path: Path) -> None:
@@ -58,7 +66,7 @@ cores, {report.started[:10]}.
 2. Most of the gain comes from incremental algorithms: in the engine's process, without a service, they take \
 {times["our built-ins, no service"]}; the service without overlap takes {times["local"]}.
 3. This run met {met} of the project's {len(bars)} targets and missed {len(bars) - met}; \
-[docs/performance.md](docs/performance.md) lists them, the reasons, and the cases in which logitport is slower.
+[the results](benchmarks/RESULTS.md) list them, the reasons, and the cases where logitport is slower.
 """
 
 

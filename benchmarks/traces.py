@@ -1,4 +1,4 @@
-"""Time of traces in a step: `python -m benchmarks.traces`, and `publish` for the table of docs/performance.md.
+"""Time of traces in a step: `python -m benchmarks.traces`, and `publish` for the table of benchmarks/RESULTS.md.
 
 Steps alternate between a server without traces and another one, so that other work on the machine slows both down
 alike. Two at a time: with more, those in the middle of the order find colder caches. A second server without traces

@@ -16,7 +16,7 @@ _WORDS = 2000
 
 @dataclass(frozen=True)
 class Workload:
-    """A batch; by default that of the bar in docs/performance.md.
+    """A batch; by default that of the bar in benchmarks/RESULTS.md.
 
     Every contestant gets the same histories and sampled ids, because they depend only on these fields.
 

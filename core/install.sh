@@ -1,6 +1,7 @@
 #!/bin/sh
-# Build the compiled core and install it into the environment of a Python. Without a compiler, or where the build fails,
-# print one line: logitport then runs in pure Python. Exits with 0 in either case.
+# Build the compiled core for a Python into core/logitport_core, where each environment of that Python with an editable
+# install of this clone finds it. Without a compiler, or where the build fails, print one line: logitport then runs in
+# pure Python. Exits with 0 in either case.
 #
 #   core/install.sh PYTHON STAMP    # STAMP: file that is made after a build, for make
 set -eu
@@ -10,16 +11,14 @@ log=core/build/install.log
 headers='import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
 fall_back() {
-    "$python" -m pip uninstall -q -y logitport-core >/dev/null 2>&1 || true # one of earlier sources would run
+    rm -f core/logitport_core/_core.*.so # one of earlier sources would run
     echo "logitport runs in pure Python: $1" >&2
     exit 0
 }
 
 build() { # joined by &&: a shell ignores -e in a function that is called in a condition
-    "$python" -m pip install -q -c constraints.txt scikit-build-core nanobind cmake ninja &&
-        rm -rf core/build/wheels &&
-        "$python" -m pip wheel -q --no-build-isolation --no-deps -w core/build/wheels ./core &&
-        "$python" -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl &&
+    "$python" -m pip install -q -c constraints.txt nanobind cmake ninja &&
+        core/build.sh "$python" core/build/"$("$python" -I -c 'import sys; print(sys.implementation.cache_tag)')" core &&
         "$python" -I -c "import logitport_core._core" # a compiler may use a later C++ library than this Python
 }
 

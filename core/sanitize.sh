@@ -7,11 +7,11 @@ set -eu
 python=$1
 shift
 compiler=${CXX:-$(command -v c++ || command -v g++)}
-folder=$(cd "$(dirname "$0")" && pwd)/build/sanitize
-mkdir -p "$folder"
-# Variables of scikit-build-core: pip 23.0 takes one setting at most.
-SKBUILD_BUILD_DIR=$folder/cmake SKBUILD_CMAKE_BUILD_TYPE=RelWithDebInfo SKBUILD_CMAKE_DEFINE=LOGITPORT_SANITIZE=ON \
-    "$python" -m pip install -q --no-build-isolation --no-deps --upgrade --target "$folder/site" "$folder/../.." \
+core=$(cd "$(dirname "$0")" && pwd)
+folder=$core/build/sanitize
+mkdir -p "$folder/site/logitport_core"
+cp "$core"/logitport_core/__init__.py "$folder/site/logitport_core"
+"$core/build.sh" "$python" "$folder/cmake" "$folder/site" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLOGITPORT_SANITIZE=ON \
     >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
 
 # Python is built without the sanitizers, so their runtime must be loaded before it, and libstdc++ with it: else it misses

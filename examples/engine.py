@@ -34,7 +34,7 @@ class Generation:
     output: list[int] = field(default_factory=list)
     error: LogitportError | None = None
     handle: Handle = field(init=False)  # the session's name for the request
-    slot: int = field(init=False)  # its place in the model's cache
+    slot: int = field(init=False)  # its index in the model's cache
     cached: int = 0  # number of ids in the cache
     new: list[int] = field(default_factory=list)  # ids that were sampled last; not yet sent to the service
     drafts: list[int] = field(default_factory=list)  # ids that may follow

@@ -22,12 +22,14 @@ import pytest
 from logitport import Client, shipping
 from logitport.core import compiled
 from logitport_sandbox import LAYERS
-from tests import leaks
+from tests import leaks, missing_packages, processor_time
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
-from tests.tiers import is_fleet, is_slow, load_profile
+from tests.tiers import is_left_out, load_profile, marks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from logitport_server.access.token_file import Grant
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Servers keep the results of the sandbox probe there. The workers of pytest-xdist inherit the folder and share them.
     """
     load_profile(config.option.markexpr)
-    config.pluginmanager.register(leaks)  # pytest calls no hook of this file for fixtures of the whole run
+    for plugin in (leaks, missing_packages, processor_time):
+        config.pluginmanager.register(plugin)  # pytest calls no hook of this file for fixtures of the whole run
     shipping.LIFTS = False  # most tests of registration are about code; lifting takes seconds
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in `make test &`; commands that tests run inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,13 +67,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files that the expression of marks leaves out."""
+    return is_left_out(collection_path, config.option.markexpr) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files and of fleets."""
+    """Give tests the marks of their file."""
     for item in items:
-        if is_slow(item.path):
-            item.add_marker(pytest.mark.slow)
-        if is_fleet(item.path):
-            item.add_marker(pytest.mark.fleet)
+        for mark in marks_of(item.path):
+            item.add_marker(mark)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -140,20 +146,27 @@ def _missing_layers() -> list[str]:
 
 
 @contextmanager
-def run_server(*options: str) -> Iterator[RunningServer]:
-    """Run a server with these options while the context lasts, on a free port by default."""
+def run_server(
+    *options: str, grants: Iterable[Grant] = (), variables: Mapping[str, str] | None = None
+) -> Iterator[RunningServer]:
+    """Run a server with these options, and these lines of `--tokens`, while the context lasts. Its port is free.
+
+    `variables` are added to its environment.
+    """
     defaults = {"--listen": "127.0.0.1:0", "--device": "cpu", **_LONG_TIMEOUTS}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
     given += [part for name in _missing_layers() for part in ("--layers", f"{name}=off")]
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "stderr")
+        log, tokens = Path(folder, "stderr"), Path(folder, "tokens")
+        tokens.write_text("\n".join(grant.line for grant in grants))
+        given += ["--tokens", str(tokens)] if tokens.stat().st_size else []
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 [COMMAND, "serve", *given, *options],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env=environment(),
+                env=environment() | dict(variables or {}),
             )
         with process:
             try:
@@ -163,6 +176,14 @@ def run_server(*options: str) -> Iterator[RunningServer]:
                 yield RunningServer(process, ready.split()[-1], log)
             finally:
                 process.kill()
+
+
+@pytest.fixture(autouse=True)
+def import_path() -> Iterator[None]:
+    """Restore the import path: commands add the folders of processors, and the stubs of engines, to their process."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(scope="session")
@@ -189,7 +210,7 @@ def serving() -> Callable[..., AbstractContextManager[RunningServer]]:
 def start_server() -> Iterator[Callable[..., RunningServer]]:
     """Starts servers with the given options; they are stopped after the test."""
     with ExitStack() as stack:
-        yield lambda *options: stack.enter_context(run_server(*options))
+        yield lambda *options, **others: stack.enter_context(run_server(*options, **others))
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Fails a test file that leaves descriptors or threads behind: they would break a later file that counts its own.
+"""Fails a test file that leaves descriptors, threads or child processes behind, and names them.
+
+They would break a later file that counts its own.
 
 A plugin of pytest. What a fixture of the whole run opens while it is set up belongs to the run, not to the file that
 happens to need it first.
@@ -11,7 +13,9 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,11 +40,28 @@ _of_the_run: Counter[str] = Counter()
 
 
 def _open() -> Counter[str]:
-    """Count the process's descriptors and threads by what they are: a path, the inode of a socket, a name."""
+    """Count what the process has: descriptors by path or inode of a socket, threads by name, child processes by id."""
     found = Counter(f"thread {one.name}" for one in threading.enumerate())
-    tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # multiprocessing keeps one pipe for ever
-    found.update(target for number, target in opened() if number != tracker)
+    tracker = resource_tracker._resource_tracker  # multiprocessing keeps one process and its pipe for ever
+    descriptor, process = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
+    found.update(target for number, target in opened() if number != descriptor)
+    found.update(f"process {child}" for child in _children() if child != process)
     return Counter({what: count for what, count in found.items() if what not in _PERMANENT})
+
+
+def _children() -> Iterator[int]:
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            yield from map(int, children.read_text().split())
+
+
+def _described(what: str) -> str:
+    """Return what is open, with the command of a process; it has none once it has ended without being waited for."""
+    with suppress(OSError):
+        if what.startswith("process "):
+            command = Path(f"/proc/{what.split()[1]}/cmdline").read_text()
+            return f"{what} ({command.replace(chr(0), ' ').strip()[:200] or 'ended'})"
+    return what
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,7 +90,7 @@ def objects_of_a_test_are_dropped(request: pytest.FixtureRequest, caplog: pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the last test of a file if the file has left descriptors or threads, unless a test has failed before."""
+    """Fail the last test of a file if the file has left something open, unless a test has failed before."""
     of_the_run, before, failed = _of_the_run.copy(), _open(), request.session.testsfailed
     yield
     if request.session.testsfailed > failed:
@@ -86,4 +107,4 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     while left() and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.02)
-    assert not left(), f"the file has left these open: {dict(left())}"
+    assert not left(), f"the file has left these open: {sorted(map(_described, left().elements()))}"

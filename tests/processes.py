@@ -139,3 +139,11 @@ def _parent(pid: int) -> int | None:
         return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return None
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process has ended; it may not have been reaped."""
+    try:
+        return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

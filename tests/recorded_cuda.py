@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.system.cuda_ipc import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
+from logitport.system.cuda_contract import HANDLE_BYTES, CudaError
+from logitport.system.cuda_ipc import UUID_BYTES, Allocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.session_counts import SessionCounts
@@ -31,3 +31,13 @@ class RecordedMetrics:
     def value(self, name: str, **labels: str) -> float | None:
         """Return the present value of a series."""
         return self.read().registry.get_sample_value(name, labels)
+
+
+def samples(metrics: Metrics) -> dict[Any, float]:
+    """The values of all metrics but those of this process."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if not sample.name.startswith(("process_", "logitport_build_info")) and not sample.name.endswith("_created")
+    }

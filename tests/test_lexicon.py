@@ -1,8 +1,11 @@
-"""A name means one thing: no two classes of the product share a name, and no further files do."""
+"""A name means one thing: classes and files share none, and some words are in no name."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,17 +25,35 @@ SHARED_CLASSES = {
 # Names that any number of files may have: the first two belong to Python, the others to a folder's interface and class.
 COMMON_FILES = {"__init__", "__main__", "base", "processor"}
 
-# Other names that several files have, by their number. No name may be added, and no number may grow.
+# Other names that two files have, with the reason.
 SHARED_FILES = {
-    2: """
-        activity admin admissions chains checking checks child choice compiled effects engine frames generate
-        hosting installed interface interpreter isolation launcher options output parameters plan plugin
-        program records reductions refusals registry remote replay replays report request request_spec rows
-        runner serve server session stream texts tokenizers tokens top tracing v1 v2
-    """,
-    3: "edits embedded gpu guard memory messages state zygote",
-    4: "admission files processors",
-    5: "limits",
+    "edits": "`logitport.edits` is public, and has the names that it exports from `logitport.core.edits`",
+    "interface": "the name that vLLM gives it twice: the stubs of both of its runners have the same paths as in vLLM",
+    "plugin": "what an engine loads, in the folder of each engine",
+    "processors": "`logitport.processors` is public; the other is the command `logitport processors`",
+    "replay": "`logitport_testing.replay`; the other is the command `logitport replay`",
+    "v1": "vLLM's first runner: its hook, and its dialect",
+    "v2": "vLLM's second runner: its hook, and its dialect",
+}
+
+# Words that no name has, in Python or C++, with the word to use.
+BANNED_WORDS = {
+    "anew": "again",
+    "hosted": "loaded",
+    "hosting": "loading",
+    "octet": "byte",
+    "octets": "bytes",
+    "standin": "stub",
+    "standins": "stubs",
+    "told": "sent",
+    "whom": "the name of the object",
+}
+# Further ones of the compiled core. In Python, a place is the index of a processor in a chain.
+BANNED_IN_CORE = {
+    "member": "request",
+    "members": "requests",
+    "place": "index, or entry",
+    "places": "indices, or entries",
 }
 
 
@@ -61,6 +82,41 @@ def places(named: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
     return {name: paths for name, paths in found.items() if len(set(paths)) > 1}
 
 
+def words_of(names: Iterable[str]) -> set[str]:
+    """Return the words of names in any style: `_BadPacket` has "bad" and "packet"."""
+    return {word.lower() for name in names for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def names_in_python(text: str) -> Iterator[str]:
+    """Yield the names of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            yield token.string
+
+
+def names_in_cpp(text: str) -> list[str]:
+    """Return the names of a C++ file, and its keywords."""
+    return re.findall(r"[A-Za-z_]\w*", re.sub(r'//.*|"(?:\\.|[^"\\])*"', "", text))
+
+
+def test_no_name_has_a_banned_word() -> None:
+    texts = {path: path.read_text() for path in product_files()}
+    some_word = re.compile("|".join(BANNED_WORDS), re.IGNORECASE)  # few files have one even in their comments
+    found = {
+        path: words_of(names_in_python(text)) & BANNED_WORDS.keys()
+        for path, text in texts.items()
+        if some_word.search(text)
+    }
+    for path in (ROOT / "core" / "src").rglob("*.[ch]*"):
+        found[path] = words_of(names_in_cpp(path.read_text())) & (BANNED_WORDS | BANNED_IN_CORE).keys()
+    assert not {path.relative_to(ROOT).as_posix(): words for path, words in found.items() if words}
+
+
+def test_the_names_of_cpp_are_found() -> None:
+    text = 'members_.at(place);  // whom\nconst char *kOctets = "told \\" anew";'
+    assert words_of(names_in_cpp(text)) == {"members", "at", "place", "const", "char", "k", "octets"}
+
+
 def test_no_two_classes_share_a_name() -> None:
     found = places((name, path) for path in product_files() for name in classes_of(ast.parse(path.read_text()).body))
     new = {name: paths for name, paths in found.items() if name not in SHARED_CLASSES}
@@ -70,10 +126,9 @@ def test_no_two_classes_share_a_name() -> None:
 
 def test_no_further_files_share_a_name() -> None:
     found = places((path.stem, path) for path in product_files() if path.stem not in COMMON_FILES)
-    listed = {name: number for number, names in SHARED_FILES.items() for name in names.split()}
-    new = {name: paths for name, paths in found.items() if len(paths) > listed.get(name, 1)}
+    new = {name: paths for name, paths in found.items() if name not in SHARED_FILES or len(paths) > 2}
     assert not new, "give the new file another name"
-    assert {name: len(paths) for name, paths in found.items()} == listed, "list the lower numbers"
+    assert found.keys() == SHARED_FILES.keys(), "remove the exceptions that no files share any more"
 
 
 def test_classes_under_conditions_count_and_local_ones_do_not() -> None:

@@ -1,34 +1,33 @@
-"""The test files that are slow: `make test` leaves them to `make test-all`.
+"""The fast tests, which `make test` runs in two minutes, and the slow ones, which it leaves to `make test-slow`.
 
-A file belongs here if it takes long and the fast files reach almost all of the same branches: most start servers with
-options of their own, or wait for deadlines. A new file is fast until it is listed. One slow test of a fast file is
-marked `@pytest.mark.slow` there.
+A test file is fast if its tests take less than two seconds of processor time, with all processes that they start. A
+file that takes more is listed here; one expensive test of a cheap file is marked `@pytest.mark.slow` there. What takes
+more starts a server with options of its own, captures programs, runs a model, a browser or a compiler, starts the
+interpreter again for each case, or waits for deadlines. `make test` ends with the fast files that exceed the limit
+(`tests/processor_time.py`). Each area keeps a fast test from one end to the other (`tests/test_tiers.py`).
 
-Tests by Hypothesis run in both tiers: `make test` with a quarter of the examples, `make test-all` with all of them.
+Tests by Hypothesis run in both: `make test` takes a tenth of the examples, `make test-slow` and `make test-all` all.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import hypothesis
 
 ROOT = Path(__file__).parent
 
+# Selects the fast tests (`pytest -m`), as `make test` does.
+FAST = "not slow and not peers and not engines and not fleet"
+
 # Paths below tests/.
-SLOW_FILES = frozenset(
+SLOW = frozenset(
     {
-        # Hostile input that takes a server long.
-        "attacks/test_bombs.py",
-        "attacks/test_grammar_bombs.py",
-        "attacks/test_isolated_code.py",
-        "attacks/test_oversized.py",
-        "attacks/test_region_escape.py",
-        "attacks/test_token_guessing.py",
+        # A server whose bystander is checked after each attack.
+        "attacks",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",
-        "end_to_end/test_slow_restore.py",
         "benchmarks/gpu/test_jobs.py",
         "benchmarks/gpu/test_runner.py",
         "benchmarks/test_bar.py",
@@ -39,11 +38,15 @@ SLOW_FILES = frozenset(
         "client/integrations/test_tenants.py",
         "client/integrations/transformers/test_continuous.py",
         "client/integrations/transformers/test_generate.py",
-        "client/integrations/vllm/test_admission.py",
+        "client/integrations/transformers/test_generate_calls.py",
+        "client/integrations/vllm/test_request_trials.py",
         "client/session/transports/test_transport_conformance.py",
+        # A compiler of kernels.
+        "client/ops/test_triton_compiles.py",
         # mypy, which reads torch.
         "client/test_typing.py",
         # torch.export, twice for each case.
+        "client/shipping/test_present_state.py",
         "programs/test_captured_results.py",
         "programs/lifting/test_lift.py",
         "examples/test_programs.py",
@@ -54,29 +57,36 @@ SLOW_FILES = frozenset(
         # Tokenizers, many examples, and a rule that decodes each whole output.
         "builtin_processors/test_by_text.py",
         "client/tokenizers/test_tokenizer.py",
-        # Workers of their own, with tokenizers.
+        # Commands that import torch.
+        "docs/test_recipes_page.py",
+        # Workers and zygotes of their own; some with tokenizers.
+        "server/executors/calls/test_admission_runner.py",
+        "server/executors/calls/test_worker_calls.py",
         "server/executors/test_tokenizers.py",
+        "server/executors/worker_processes/test_slots.py",
+        "server/principal_process/workers/test_lent_executor.py",
+        "server/principal_process/workers/test_lent_slots.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.
-        "compatibility/test_example_engine.py",
         "compatibility/test_transformers.py",
         "examples/test_demo.py",
         "examples/test_engine.py",
         "examples/test_node.py",
         "server/dialects/test_dialect_conformance.py",
         # A browser.
+        "examples/test_picture.py",
         "play/test_browser.py",
         "server/dialects/transformers/test_own.py",
         "server/dialects/vllm/test_v2_model.py",
         # Servers with options of their own, and engines that come and go.
         "end_to_end/test_admin.py",
         "end_to_end/test_background_admission.py",
+        "end_to_end/test_checked_elsewhere.py",
         "end_to_end/test_cuda_in_place.py",
         "end_to_end/test_cuda_scope.py",
         "end_to_end/test_dialects_transformers.py",
         "end_to_end/test_dialects_vllm.py",
-        "end_to_end/test_dialects_vllm_v2.py",
         "end_to_end/test_grammar.py",
         "end_to_end/test_drain.py",
         "end_to_end/test_early_signals.py",
@@ -91,22 +101,28 @@ SLOW_FILES = frozenset(
         "end_to_end/test_metrics.py",
         "end_to_end/test_missing_layers.py",
         "end_to_end/test_nothing_is_lost.py",
-        "end_to_end/test_processor_metrics.py",
+        "end_to_end/test_output.py",
+        "end_to_end/test_principal_memory.py",
+        "end_to_end/test_principal_processes.py",
         "end_to_end/test_reconnect.py",
+        "end_to_end/test_relayed_bytes.py",
         "end_to_end/test_serve.py",
         "end_to_end/test_several_servers.py",
         "end_to_end/test_signed.py",
+        "end_to_end/test_third_party_grammars.py",
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",
         "end_to_end/test_traces.py",
-        "end_to_end/test_unfit_core.py",
         "end_to_end/test_validated_once.py",
+        "end_to_end/test_without_torch.py",
+        "end_to_end/test_worker_python.py",
         "client/session/connection/test_broken_connections.py",
         "storm/test_planted_defects.py",
         "storm/test_storm.py",
+        "server/cli/test_color.py",
         "server/cli/test_printed.py",
-        # An environment for each extra.
-        "packaging/test_distributions.py",
+        # An environment for each extra, and what pip resolves.
+        "packaging",
         # A server for each kind of store, and all fixtures of a version.
         "stored/test_registry.py",
         "stored/test_writer.py",
@@ -114,18 +130,26 @@ SLOW_FILES = frozenset(
 )
 
 
-def is_slow(path: Path) -> bool:
-    """Whether the file of a test is listed."""
-    return path.is_relative_to(ROOT) and path.relative_to(ROOT).as_posix() in SLOW_FILES
+# Folders below tests/ of which each needs what a target of make installs. Their tests have a mark of the same name.
+MARKED_FOLDERS = ("engines", "fleet", "peers")
 
 
-def is_fleet(path: Path) -> bool:
-    """Whether the file tests fleets: these tests need what `make test-fleet` installs."""
-    return path.is_relative_to(ROOT / "fleet")
+def marks_of(path: Path) -> list[str]:
+    """Return the marks that all tests of a file, or of a folder, have."""
+    if not path.is_relative_to(ROOT):
+        return []
+    name = path.relative_to(ROOT).as_posix()
+    marks = [folder for folder in MARKED_FOLDERS if name.split("/")[0] == folder]
+    return [*marks, "slow"] if SLOW & {name, *(folder.as_posix() for folder in PurePath(name).parents)} else marks
+
+
+def is_left_out(path: Path, expression: str) -> bool:
+    """Whether an expression of marks (`pytest -m`) selects no test of this file or folder."""
+    return any(f"not {mark}" in expression for mark in marks_of(path))
 
 
 # Examples of a test that sets no number.
-_FULL_EXAMPLES, _FAST_EXAMPLES, _MIN_EXAMPLES = 100, 25, 10
+_FULL_EXAMPLES, _FAST_EXAMPLES, _MIN_EXAMPLES = 100, 10, 5
 
 
 def load_profile(marks: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport.integrations.vllm import remote
+from logitport.integrations.vllm import remote_batch
 from logitport.integrations.vllm.mailbox import Failure, record
 
 
@@ -22,5 +22,5 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         kept.append(SimpleNamespace(**fields | vars(failure), remote_traceback=traceback))
         return failure
 
-    monkeypatch.setattr(remote, "record", keep)
+    monkeypatch.setattr(remote_batch, "record", keep)
     return kept

@@ -24,7 +24,7 @@ _TAIL_BYTES = 1500
 # The tests' own configuration makes a warning an error. Here a warning of another torch must not hide a result.
 _LENIENT = ("-W", "default", "-o", "timeout=120")
 _TESTS = ("-m", "pytest", "-m", "cuda", "-v", "-rfEs", "-p", "no:cacheprovider", "--tb=short", *_LENIENT)
-_END_TO_END = ("end_to_end/test_cuda_in_place.py", "end_to_end/test_cuda_scope.py", "end_to_end/test_cuda.py")
+_END_TO_END = ("end_to_end/test_cuda_in_place.py", "end_to_end/test_cuda_scope.py")
 
 
 class Part(NamedTuple):

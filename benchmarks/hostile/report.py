@@ -1,4 +1,4 @@
-"""The results as a table, of the terminal and of docs/performance.md."""
+"""The results as a table, of the terminal and of benchmarks/RESULTS.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Processors that ship with logitport.
 
-Those of `BUILTIN_EDITS` are logits-free: their edits depend only on the token history. Those of `BUILTIN_PROGRAMS` read
+The classes in `BUILTIN_EDITS` are logits-free: their edits depend only on the token history. `BUILTIN_PROGRAMS` read
 logits.
 """
 

@@ -23,7 +23,7 @@ _ROOT = 0
 
 
 class BadWords(StatefulEditProcessor):
-    """Denies the last id of each sequence of which all earlier ids have just been written.
+    """Denies the last id of a sequence after its earlier ids were written.
 
     An edit, because the last ids of the history decide.
 
@@ -32,7 +32,7 @@ class BadWords(StatefulEditProcessor):
         generated_only: optional, false by default: the ids before the last one may lie in the prompt. With true, all
             ids of a sequence must be generated.
 
-    The parameter is that of transformers' `NoBadWordsLogitsProcessor`, which also has the default rule; vLLM 0.33's
+    The parameter is as in transformers' `NoBadWordsLogitsProcessor`, which also has the default rule; vLLM 0.33's
     `bad_words` does not count the prompt. A word of text has several sequences: with and without a space before it.
     """
 
@@ -86,7 +86,7 @@ class PythonBannedSequences(HistoryState):
             edits.deny(ids)
 
     def followers(self, history: History) -> list[NDArray[np.int32]]:
-        """The ids that complete a sequence, of which the other ids end the history."""
+        """The ids that complete a sequence. Its other ids end the history."""
         found = []
         node: int | None = _ROOT
         position = history.length

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from logitport import tokenizers as shared
 from logitport.errors import PayloadError
 from logitport.tokenizers import read_tokenizer
-from logitport_builtins.grammar import tokenizers as of_grammars
+from logitport_builtins.grammar import grammar_tokenizer as of_grammars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -30,7 +30,7 @@ class MinTokens(StatefulEditProcessor):
         min_tokens: how many ids are generated at least, 0 or more.
         stop_token_ids: optional list of ids that also end the sequence, as in the engine's own parameters.
 
-    The ids that end a sequence are `stop_token_ids` and the session's `eos_token_ids`. The rule is that of vLLM 0.33's
+    The ids that end a sequence are `stop_token_ids` and the session's `eos_token_ids`. The rule is as in vLLM 0.33's
     `min_tokens`, SGLang 0.5.23's `min_new_tokens` and transformers' `MinNewTokensLengthLogitsProcessor`.
     """
 

@@ -140,7 +140,7 @@ class Params:
         value = self._required(key)
         if not isinstance(value, (list, tuple)):
             raise self.error(f"{key} must be a list of lists of token ids, not {value!r}")
-        sequences = [list(self._ids(f"{key}[{place}]", one)) for place, one in enumerate(value)]
+        sequences = [list(self._ids(f"{key}[{index}]", one)) for index, one in enumerate(value)]
         if [] in sequences:
             raise self.error(f"{key}[{sequences.index([])}] is empty; it must have at least one token id")
         return sequences

@@ -1,8 +1,8 @@
 """The SDK: base classes for authors of processors, and the client for engines that call the service.
 
-Further names, by topic: `logitport.edits`, `logitport.session`, `logitport.tokenizers`,
-`logitport.recording`, `logitport.admin`, `logitport.ops` and `logitport.integrations`. Programs are in the
-package `logitport_programs`, and tests of processors in `logitport_testing`.
+Further names, by topic: `logitport.edits`, `logitport.session`, `logitport.tokenizers`, `logitport.admin`,
+`logitport.ops` and `logitport.integrations`. Programs are in the package `logitport_programs`, recordings of sessions
+in `logitport_recording`, and tests of processors in `logitport_testing`.
 """
 
 from typing import TYPE_CHECKING

@@ -26,7 +26,7 @@ class WorkerInfo:
         processors: the processor that is called, or else those that sessions use in this worker; at most 8.
         owner: principal that registered or shipped the code; "" if authentication is off.
         principal: principal that calls it; "" if authentication is off.
-        tenant: its tenant; "" for none.
+        tenant: its tenant, or "".
     """
 
     process_id: int
@@ -46,8 +46,8 @@ class QuarantineInfo:
         digest: of its payload.
         names: names that its owner has bound to it, sorted.
         owner: principal that registered or shipped the code; "" if authentication is off.
-        principal: principal for which it is quarantined; "" if authentication is off.
-        tenant: its tenant; "" for none.
+        principal: its quarantine holds for this principal; "" if authentication is off.
+        tenant: its tenant, or "".
         reason: description of the failures that caused it.
     """
 
@@ -63,7 +63,7 @@ class QuarantineInfo:
 class ProcessorTimes:
     """Times of one processor in the steps of a server since its start.
 
-    The time of a step is that of all its calls of the processor, with the wait for its worker.
+    The time of a step is the sum over its calls of the processor, with the wait for its worker.
 
     Attributes:
         processor: name of a built-in or installed one; class name and beginning of the digest of a shipped one;
@@ -106,7 +106,7 @@ class ServerStatus:
         registered_processors: number of registered processors.
         max_registered_processors: limit of registered processors.
         installed_processors: number of built-in and installed processors.
-        loader_hits: loads of shipped code since the start for which the class was loaded already.
+        loader_hits: loads of shipped code since the start that found the class loaded already.
         loader_misses: loads of shipped code since the start that unpickled it.
         worker_count: number of worker processes.
         max_workers: limit of worker processes; 0 if shipped code does not run in workers.

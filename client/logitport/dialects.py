@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EDITS, SGLANG, TRANSFORMERS, DYNAMO = "edits", "sglang", "transformers", "dynamo"
 VLLM_V1, VLLM_REQUEST, VLLM_V2 = "vllm_v1", "vllm_request", "vllm_v2"
 DIALECTS = (EDITS, SGLANG, VLLM_V1, VLLM_REQUEST, VLLM_V2, TRANSFORMERS, DYNAMO)
-# Dialects in which only a class is shipped, never an instance or a function: SGLang's strings hold a class.
+# Dialects that ship only classes, never an instance or a function: SGLang's strings hold a class.
 OF_CLASSES = frozenset({EDITS, SGLANG})
 # Selects the one of vLLM's three dialects that fits the processor's methods.
 VLLM = "vllm"
@@ -124,7 +124,7 @@ def _check_base(author: Any, dialect: str) -> None:
 
 
 def _base_dialect(cls: type) -> tuple[str, str]:
-    """Find the base class of logitport or SGLang, and its dialect; ("", "") if there is none."""
+    """Find the base class of logitport or SGLang, and its dialect, or ("", "")."""
     for parent in cls.__mro__:
         # A subclass of a logits-free processor that overrides __call__ is called as SGLang calls it.
         if _is(parent, _EDIT_PROCESSOR, "logitport.") and vars(parent)["__call__"] is cls.__call__:
@@ -224,7 +224,7 @@ def parameters(callable_: Any) -> list[str]:
 
 
 def _call(cls: type) -> Any:
-    """`__call__` of the class, bound to a placeholder because no instance exists yet; None if it has none."""
+    """`__call__` of the class, bound to a placeholder because no instance exists yet, or None."""
     call = next((vars(parent)["__call__"] for parent in cls.__mro__ if "__call__" in vars(parent)), None)
     return None if call is None else call.__get__(object(), cls)
 

@@ -38,8 +38,8 @@ class LogitportError(Exception):
     Attributes:
         code: the code on the wire, a value of `logitport.v1.ErrorCode`; a class with several names them. 0
             (`ERROR_CODE_UNSPECIFIED`) for a class that is never sent.
-        processor: the processor concerned, as its request named it; "" if there is none.
-        remote_traceback: the traceback inside the processor's own code; "" if there is none.
+        processor: the processor concerned, as its request named it, or "".
+        remote_traceback: the traceback inside the processor's own code, or "".
         output: the end of what the processor printed and logged in the call that failed, if it runs in a worker and the
             call served no other request; "" otherwise.
 

@@ -101,7 +101,7 @@ class EditRequest:
         vocab_size: width of the logits; token ids are valid below it.
         tokenizer_id: the engine's name for its tokenizer; "" if unknown.
         eos_token_ids: the engine's ids that end a sequence; empty if unknown.
-        tokenizer: the operator's tokenizer of that name. Reading it raises InvalidArgument if there is none.
+        tokenizer: the operator's tokenizer of that name. Reading it raises InvalidArgument if it is missing.
         caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
@@ -198,7 +198,9 @@ class EditProcessor(CustomLogitProcessor):
     def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
         """Call `edit` for all rows that share this processor in one step. Override to compute them together."""
         for request, row_edits in zip(requests, edits, strict=True):
-            _edit(self, request, row_edits)
+            returned: object = self.edit(request, row_edits)
+            if returned is not None:
+                raise _returned_something(returned)
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         """Apply the edits to a tensor, in place, as an SGLang processor; for use without a service.
@@ -215,17 +217,16 @@ class EditProcessor(CustomLogitProcessor):
             request = EditRequest(complete_params(type(self), params or {}), history, logits.shape[-1])
             self.start(request)
             row_edits = RowEdits()
-            _edit(self, request, row_edits)
+            returned: object = self.edit(request, row_edits)
+            if returned is not None:
+                raise _returned_something(returned)
             rows.append((row, row_edits))
         apply_edits(Edits.pack(rows, logits.shape[-1]), logits)
         return logits
 
 
-def _edit(processor: EditProcessor, request: EditRequest, edits: RowEdits) -> None:
-    """Call `edit`. Raises InvalidArgument if it returns something: that would have no effect."""
-    returned: object = processor.edit(request, edits)
-    if returned is not None:
-        raise InvalidArgument(
-            f"edit returned {type(returned).__name__}: call methods of `edits`, such as edits.deny(ids), and return "
-            "nothing"
-        )
+def _returned_something(returned: object) -> InvalidArgument:
+    """The error of an `edit` that returned something, which would have no effect."""
+    return InvalidArgument(
+        f"edit returned {type(returned).__name__}: call methods of `edits`, such as edits.deny(ids), and return nothing"
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
     from logitport_core._core import State
 
-# The methods of a state, and those of a processor that call them.
+# The methods of a state, and the processor's methods that call them.
 _CALLS = ("advance", "rewind", "edit")
 
 
@@ -34,7 +34,7 @@ class HistoryState(ABC):
     advances: ClassVar[bool] = False
 
     def advance(self, history: History, token_id: int) -> None:
-        """Follow a history to which an id was just appended."""
+        """Follow a history after an id was appended."""
 
     def rewind(self, history: History) -> None:
         """Follow a history that was just cut back to its present length."""
@@ -45,7 +45,7 @@ class HistoryState(ABC):
 
 
 class StatefulEditProcessor(EditProcessor):
-    """An `EditProcessor` of which `start` sets `request.state` to a `HistoryState`, or to a compiled state.
+    """An `EditProcessor` with a `start` that sets `request.state` to a `HistoryState`, or to a compiled state.
 
     Attributes:
         shares_states: whether a state never changes, and follows from the parameters and the width of the logits alone.

@@ -7,7 +7,7 @@ types           element types, sizes and shapes of values
 program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result
 verifier        checks a program as a whole, before it runs
-parameters      checks the parameters of a request, and arranges those of rows
+parameters      checks the parameters of a request, and arranges them by row
 request_tokens  the ids of a request, counted incrementally
 runtime         runs programs on the engine's own logits, with torch or numpy
 cost            the worst case in milliseconds on this machine, and its limit

@@ -1,7 +1,7 @@
 """The worst case of a verified program in milliseconds, and its limit. By arithmetic alone: nothing is run.
 
 The prices of torch are rounded from measurements with torch 2.13 on AMD EPYC processors with AVX-512, for subnormal
-numbers, ties, ascending numbers, random indices and strided memory: each is that of the slowest input and dtype.
+numbers, ties, ascending numbers, random indices and strided memory: each is for the slowest input and dtype.
 """
 
 from __future__ import annotations
@@ -96,13 +96,34 @@ TORCH = Prices(
     value=1_000.0,
 )
 
-# Of the numpy interpreter, for engines without torch. For 151,936 elements on one core, numpy needed 11 to 14 ns an
-# element for `softmax` and `cumsum`, and 65 ns for `exp` with subnormal results.
+# Of the numpy interpreter, for sessions and engines without torch. Rounded from measurements with numpy 2.3 and 151,936
+# elements of float32 on one core with AVX-512, each for the slowest input: subnormal numbers in most cases.
 _NUMPY_CALL = 50_000.0
+_NUMPY_PLAIN = {
+    "argsort": 6.0,  # of int64; of floats 2
+    "cast": 10.0,
+    "cumsum": 5.0,
+    "divide": 11.0,
+    "exp": 35.0,
+    "gather_or": 15.0,
+    "log_softmax": 35.0,
+    "multiply": 10.0,
+    "power": 170.0,
+    "scatter_drop": 16.0,
+    "sigmoid": 35.0,
+    "softmax": 35.0,
+    "sqrt": 14.0,
+    "std": 5.0,
+    "tanh": 20.0,
+    "token_counts": 15.0,
+    "token_mask": 15.0,
+    "top_k": 6.0,
+    "where": 9.0,
+}
 NUMPY = Prices(
-    dict.fromkeys(_SORTS, Price(500.0, 50.0, _NUMPY_CALL)),
-    others=Price(50.0, 50.0, _NUMPY_CALL),
-    byte=1.0,
+    {name: Price(plain, max(plain, 50.0), _NUMPY_CALL) for name, plain in _NUMPY_PLAIN.items()},
+    others=Price(3.0, 50.0, _NUMPY_CALL),
+    byte=0.1,
     value=_NUMPY_CALL,
 )
 
@@ -153,12 +174,12 @@ def check_cost(
 def _by_operator(verified: Verified, vocab_size: int, rows: int, priced: Prices) -> dict[str, float]:
     """Nanoseconds of the values of each operator."""
     values, types = verified.program.values, verified.types
-    sizes = [verified.shape(place, 1, vocab_size)[kind.has_rows :] for place, kind in enumerate(types)]
+    sizes = [verified.shape(index, 1, vocab_size)[kind.has_rows :] for index, kind in enumerate(types)]
     plain = _find_plain(values, sizes)
     total: defaultdict[str, float] = defaultdict(float)
     total["logits"] = rows * vocab_size * 4 * _PASSES * priced.byte
-    for place, value in enumerate(values):
-        operator, operands = value.operator, [*value.inputs, place]
+    for index, value in enumerate(values):
+        operator, operands = value.operator, [*value.inputs, index]
         total[operator] += priced.value
         if operator in FREE:
             continue
@@ -168,7 +189,7 @@ def _by_operator(verified: Verified, vocab_size: int, rows: int, priced: Prices)
             of_unit = price.plain if all(plain[one] for one in operands) else price.strided
             of_rows += of_unit * _units(operator, [sizes[one] for one in operands])
             total[operator] += price.call * (len(value.inputs) if operator == "concatenate" else 1)
-        total[operator] += of_rows * (rows if types[place].has_rows else 1)
+        total[operator] += of_rows * (rows if types[index].has_rows else 1)
     return total
 
 

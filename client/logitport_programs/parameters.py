@@ -1,4 +1,4 @@
-"""Checks the parameters of a request against those of a program, once, at admission; and arranges those of rows."""
+"""Checks the parameters of a request for a program, once, at admission; and arranges them by row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Checked = float | tuple[int, ...]
 
 _INT64_LIMIT = 1 << 63
-# The bound from which a number rounds to infinity in float32.
+# Numbers from this bound on round to infinity in float32.
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
 
 
@@ -124,13 +124,13 @@ class Columns:
             return self
         return self._of({name: numbers[begin:end] for name, numbers in self.values.items()}, end - begin)
 
-    def select(self, places: Sequence[int]) -> Columns:
-        """The rows at these places."""
+    def select(self, indices: Sequence[int]) -> Columns:
+        """The rows with these indices."""
         values = {
-            name: numbers[[*places]] if isinstance(numbers, np.ndarray) else [numbers[place] for place in places]
+            name: numbers[[*indices]] if isinstance(numbers, np.ndarray) else [numbers[index] for index in indices]
             for name, numbers in self.values.items()
         }
-        return self._of(values, len(places))
+        return self._of(values, len(indices))
 
     @staticmethod
     def _of(values: dict[str, Any], rows: int) -> Columns:

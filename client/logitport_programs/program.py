@@ -19,7 +19,7 @@ MAX_BYTES = 4 << 20
 MAX_VALUES = 512
 MAX_PARAMETERS = 32
 MAX_RANK = 3  # no processor that was looked at needs more
-# Ids in a list, of which each row of a step has a padded copy.
+# Ids in a list. Each row of a step has a padded copy of it.
 MAX_LIST_LENGTH = 4096
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
@@ -36,7 +36,7 @@ class Parameter:
         name: the key in the request's parameters.
         element: FLOAT32, INT64 or BOOL.
         default: the value for requests that do not set it; None if they must. Of a list it is 0: the empty list.
-        minimum, maximum: the limits, inclusive; of a list those of each id.
+        minimum, maximum: the limits, inclusive; in a list, of each id.
         length: the largest number of token ids, which the program reads as int64[rows, length]; 0 if it is a number.
     """
 
@@ -101,7 +101,7 @@ class Program:
         object.__setattr__(self, "digest", hashlib.sha256(self.to_bytes()).hexdigest())
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes, of which the digest is the SHA-256."""
+        """The canonical bytes. Their SHA-256 is the digest."""
         return _to_proto(self).SerializeToString(deterministic=True)
 
     @classmethod

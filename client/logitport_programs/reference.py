@@ -43,7 +43,7 @@ def run(
     Args:
         verified: the program.
         logits: [rows, vocab_size], float32, float16, or bfloat16 of ml_dtypes (numpy has none of its own). Not changed.
-        params: [rows] numbers or lists of ids for each parameter of the program: that of the row's request, or the
+        params: [rows] numbers or lists of ids for each parameter of the program: from the row's request, or the
             default. Their limits are not checked.
         histories: the history of each row; draft tokens before the row are part of it.
 
@@ -56,7 +56,7 @@ def run(
         InvalidArgument: the program needs a larger vocabulary.
         LimitExceeded: a value has too many elements for logits of this width.
         RequestsFailed: a cast to int64 of NaN, an infinity or a number that int64 does not have. It holds a
-            `ProcessorFailed` for each row with such a cast, and the result, in which these rows are unchanged.
+            `ProcessorFailed` for each row with such a cast, and the result, which leaves these rows unchanged.
     """
     if logits.dtype.name not in _DTYPES or logits.shape[:1] != (len(histories),) or logits.ndim != 2:
         raise InvalidArgument(
@@ -137,14 +137,14 @@ class _Operation(NamedTuple):
 
 def _run_row(verified: Verified, read: _Row) -> Array:
     values: list[Array] = []
-    for place, (value, kind) in enumerate(zip(verified.program.values, verified.types, strict=True)):
-        shape = verified.shape(place, 1, read.width)[kind.has_rows :]
+    for position, (value, kind) in enumerate(zip(verified.program.values, verified.types, strict=True)):
+        shape = verified.shape(position, 1, read.width)[kind.has_rows :]
         operation = _Operation(value, [values[one] for one in value.inputs], kind, shape, read)
         try:
             result = operation.rounded(_OPERATORS[value.operator](operation))
         except _CastError as error:
             raise ProcessorFailed(
-                f"value {place} of program {verified.program.name!r}: {error.args[0]} has no int64: "
+                f"value {position} of program {verified.program.name!r}: {error.args[0]} has no int64: "
                 "limit the values before the cast"
             ) from None
         assert result.shape == shape, (value, result.shape, shape)  # noqa: S101 - a defect of rules or interpreter
@@ -211,11 +211,15 @@ def _log_softmax(operation: _Operation) -> Array:
 
 def _order(source: Array, *, descending: bool) -> Array:
     """Indices that sort the last axis; equal elements keep their order, and NaN is the largest."""
-    if not descending:
-        return np.argsort(source, axis=-1, kind="stable")
-    ascending = np.argsort(source[..., ::-1], axis=-1, kind="stable")
-    result: Array = source.shape[-1] - 1 - ascending[..., ::-1]  # reversed twice, equal elements keep their order
-    return result
+    if source.dtype == np.float32:
+        # The integers of the bits have the order of the floats. To sort them with their indices takes a fifth of the
+        # time of a stable sort.
+        bits = (source + np.float32(0)).view(np.int32)  # -0 + 0 is 0
+        rank = np.where(np.isnan(source), np.int32(0x7FFFFFFF), bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
+    else:
+        rank = np.unique(source, return_inverse=True)[1].reshape(source.shape).astype(np.int64)
+    index = np.arange(source.shape[-1])
+    return np.sort((~rank if descending else rank) << 32 | index, axis=-1) & 0xFFFFFFFF
 
 
 def _slice(operation: _Operation) -> Array:
@@ -233,18 +237,16 @@ def _pad(operation: _Operation) -> Array:
 def _gather_or(operation: _Operation) -> Array:
     source, index = operation.inputs
     result = np.full(index.shape, operation.number())
-    for place, one in enumerate(index):
-        if 0 <= one < len(source):
-            result[place] = source[one]
+    inside = (index >= 0) & (index < len(source))
+    result[inside] = source[index[inside]]
     return result
 
 
 def _scatter_drop(operation: _Operation) -> Array:
     base, index, added = operation.inputs
     result = base.copy()
-    for one, element in zip(index, np.broadcast_to(added, index.shape), strict=True):
-        if 0 <= one < len(base):
-            result[one] = element  # of several with one index, the last one remains
+    inside = (index >= 0) & (index < len(base))
+    result[index[inside]] = np.broadcast_to(added, index.shape)[inside]  # the last one of an index remains
     return result
 
 

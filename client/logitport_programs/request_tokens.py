@@ -27,7 +27,7 @@ class TokenCounts:
         self._ids[: self._size] = ids
         self._numbers = np.zeros(capacity, np.int64)
         self._numbers[: self._size] = counts
-        self._places = {token_id: place for place, token_id in enumerate(ids.tolist())}
+        self._indices = {token_id: index for index, token_id in enumerate(ids.tolist())}
 
     def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct ids in any order, and their counts, int64[n] each. Views, valid until the next change."""
@@ -35,29 +35,29 @@ class TokenCounts:
 
     def add(self, token_id: int) -> None:
         """Count one more occurrence."""
-        place = self._places.get(token_id)
-        if place is None:
-            place = self._places[token_id] = self._size
-            if place == len(self._ids):
+        index = self._indices.get(token_id)
+        if index is None:
+            index = self._indices[token_id] = self._size
+            if index == len(self._ids):
                 self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
                 self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
-            self._ids[place] = token_id
-            self._numbers[place] = 0
+            self._ids[index] = token_id
+            self._numbers[index] = 0
             self._size += 1
-        self._numbers[place] += 1
+        self._numbers[index] += 1
 
     def remove(self, token_id: int) -> None:
         """Count one occurrence less of an id that was counted."""
-        place = self._places[token_id]
-        self._numbers[place] -= 1
-        if self._numbers[place]:
+        index = self._indices[token_id]
+        self._numbers[index] -= 1
+        if self._numbers[index]:
             return
-        del self._places[token_id]
+        del self._indices[token_id]
         self._size -= 1
-        if place < self._size:  # the last one takes the place
-            last = self._ids[place] = self._ids[self._size]
-            self._numbers[place] = self._numbers[self._size]
-            self._places[int(last)] = place
+        if index < self._size:  # the last one moves there
+            last = self._ids[index] = self._ids[self._size]
+            self._numbers[index] = self._numbers[self._size]
+            self._indices[int(last)] = index
 
 
 class RequestTokens:

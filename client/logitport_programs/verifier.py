@@ -82,7 +82,7 @@ class Verified(NamedTuple):
         return ((rows,) if kind.has_rows else ()) + sizes
 
     def check_width(self, vocab_size: int) -> None:
-        """Check that the program can run on logits of this width. Raises as `shape`."""
+        """Check that the program can run on logits of this width. Raises the errors of `shape`."""
         for value in range(len(self.types)):
             self.shape(value, 1, vocab_size)
 
@@ -174,7 +174,7 @@ def _type_of(value: Value, position: int, types: list[Type], context: Context) -
     operator = OPERATORS.get(value.operator)
     if operator is None:
         raise InvalidArgument(f"unknown operator {value.operator[:MAX_NAME_LENGTH]!r}")
-    if any(place >= position for place in value.inputs):
+    if any(source >= position for source in value.inputs):
         raise InvalidArgument(f"{value.operator}: an input is not an earlier value")
     expected = operator.inputs
     if len(value.inputs) != expected if expected is not None else not value.inputs:
@@ -183,7 +183,7 @@ def _type_of(value: Value, position: int, types: list[Type], context: Context) -
     for name in _FIELDS:
         if name not in operator.fields and _is_set(getattr(value, name), getattr(_UNUSED, name)):
             raise InvalidArgument(f"{value.operator}: does not use the field {name}")
-    result = operator.rule(value, [types[place] for place in value.inputs], context)
+    result = operator.rule(value, [types[source] for source in value.inputs], context)
     if len(result.shape) > MAX_RANK:
         raise InvalidArgument(f"{value.operator}: {result} has more than {MAX_RANK} axes")
     return result
@@ -195,7 +195,7 @@ def _is_set(field: object, unset: object) -> bool:
 
 def _check_all_used(program: Program) -> None:
     """A program has one form: no value is unused, because two programs with one meaning would differ."""
-    used = {place for value in program.values for place in value.inputs} | {len(program.values) - 1}
+    used = {source for value in program.values for source in value.inputs} | {len(program.values) - 1}
     if unused := set(range(len(program.values))) - used:
         raise InvalidArgument(f"value {min(unused)} of program {program.name!r} is not used: remove it")
     read = {value.parameter for value in program.values if value.operator == "parameter"}

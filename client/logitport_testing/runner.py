@@ -28,7 +28,7 @@ ADVICE = f"logitport_testing runs the server's code; install it {how_to_install(
 
 # Where processors run: the caller's own objects in this process; the same after pickling and loading; in a sandboxed
 # worker, after pickling and loading.
-Place = Literal["here", "shipped", "worker"]
+Where = Literal["here", "shipped", "worker"]
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ class Backend(Protocol):
 
     def open_runner(
         self,
-        place: Place = "here",
+        where: Where = "here",
         options: Mapping[str, Any] | None = None,
         tokenizers: Mapping[str, Path] | None = None,
     ) -> ChainRunner:
         """Open a runner.
 
         Args:
-            place: where processors run.
+            where: where processors run.
             options: options of `logitport serve`, by the names of `ServerConfig`.
             tokenizers: further tokenizers by name, for processors that run here. They are read when one uses them.
         """

@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 14
+INTERFACE: int = 16
 
 def set_error_factory(factory: object) -> None:
     """
@@ -206,7 +206,7 @@ class StepReply:
 
     @property
     def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """The edits as `Edits.to_columns`."""
+        """The edits as `EditColumns`."""
 
 class ReplyReader:
     """Reads the replies to the steps of a session."""
@@ -303,14 +303,14 @@ class Batch:
         """
         Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.
 
-        Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
+        Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, or b""; and the error number if it could not be sent, or 0.
         """
 
     def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]]] | None:
         """
-        Compute the part of a step whose requests were put here: from a serialized `Step`.
+        Compute the part of a step whose requests were put here: from a serialized `SessionRequest`.
 
-        Returns rows, kinds, offsets, ids and values of the edits; the rows with no id left; and key, display name, rows and seconds of each processor. None if the step is refused.
+        Returns the edits as `EditColumns`; the rows with no id left; and key, display name, rows and seconds of each processor. None if the step is refused.
         """
 
     def take_counts(self) -> tuple[list[tuple[list[int], float, list[int], float, int, int]], list[tuple[str, int, list[int], float]]]:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "columns.h"
+#include "edit_columns.h"
 #include "edits_writer.h"
 
 namespace logitport {
@@ -70,8 +71,8 @@ class Buffer {
 template <typename Visit>
 bool for_each_number(nanobind::handle array, const Visit &visit) {
   const auto visit_all = [&visit](const auto &numbers) {
-    for (std::int64_t place = 0; place < numbers.size(); ++place) {
-      visit(std::int64_t{numbers[place]});
+    for (std::int64_t index = 0; index < numbers.size(); ++index) {
+      visit(std::int64_t{numbers[index]});
     }
     return true;
   };
@@ -115,17 +116,22 @@ nanobind::bytes to_bytes(const Column<T> &column) {
   return to_bytes(column.bytes());
 }
 
-// The five columns of edits, each as bytes. Their order differs.
+// Columns of edits, each as bytes: `EditColumns` of client/logitport/core/edits.py.
 using BytesColumns = nanobind::typed<nanobind::tuple, nanobind::bytes, nanobind::bytes, nanobind::bytes,
                                      nanobind::bytes, nanobind::bytes>;
 
-// rows, kinds, offsets, ids and values, in the order of the fields of `Edits`.
+template <typename Edits>
+BytesColumns to_bytes_columns(const Edits &edits) {
+  return from_columns(edits,
+                      [](const auto &...columns) { return BytesColumns(nanobind::make_tuple(to_bytes(columns)...)); });
+}
+
+// Columns of edits as arrays: the attributes of `Edits` of client/logitport/core/edits.py.
 using EditsArrays = std::tuple<NumpyArray<std::int32_t>, NumpyArray<std::uint8_t>, NumpyArray<std::int32_t>,
                                NumpyArray<std::int32_t>, NumpyArray<float>>;
 
-inline EditsArrays to_arrays(PackedEdits &&columns) {
-  return {to_numpy(std::move(columns.rows)), to_numpy(std::move(columns.kinds)), to_numpy(std::move(columns.offsets)),
-          to_numpy(std::move(columns.ids)), to_numpy(std::move(columns.values))};
+inline EditsArrays to_arrays(PackedEdits &&edits) {
+  return from_columns(edits, [](auto &...columns) { return EditsArrays(to_numpy(std::move(columns))...); });
 }
 
 }  // namespace logitport

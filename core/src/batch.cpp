@@ -17,16 +17,16 @@ constexpr std::int64_t max_edit_ids = std::int64_t{1} << 24;
 
 }  // namespace
 
-void Batch::put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainPlace> chain) {
+void Batch::put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainEntry> chain) {
   EditSize size;
-  for (const ChainPlace &place : chain) {
-    const EditSize each = place.state->edit_size();
+  for (const ChainEntry &entry : chain) {
+    const EditSize each = entry.state->edit_size();
     size.fixed += each.fixed;
     size.times_length += each.times_length;
-    if (place.processor >= applied_.size()) {
-      seconds_.resize(place.processor + 1);
-      ticks_.resize(place.processor + 1);
-      applied_.resize(place.processor + 1);  // the last one: its size states that all three have grown
+    if (entry.processor >= applied_.size()) {
+      seconds_.resize(entry.processor + 1);
+      ticks_.resize(entry.processor + 1);
+      applied_.resize(entry.processor + 1);  // the last one: its size states that all three have grown
     }
   }
   by_slot_[slot] = {generation, &history, std::move(chain), size};
@@ -74,36 +74,36 @@ bool Batch::find_requests(const StepFrame &frame) {
   if (!same_layout && !layout_.read(frame, limits_.max_draft_tokens)) {
     return false;
   }
-  find_members();
+  find_layout_requests();
   count_work();
   found_ = true;
   return true;
 }
 
-void Batch::find_members() {
-  members_.assign(layout_.size(), Member());
+void Batch::find_layout_requests() {
+  requests_.assign(layout_.size(), LayoutRequest());
   chains_.clear();
   advancing_.clear();
   has_all_ = true;
-  for (std::size_t place = 0; place < layout_.size(); ++place) {
-    const auto found = by_slot_.find(layout_.slots[place]);
-    if (found == by_slot_.end() || found->second.generation != layout_.generations[place]) {
+  for (std::size_t index = 0; index < layout_.size(); ++index) {
+    const auto found = by_slot_.find(layout_.slots[index]);
+    if (found == by_slot_.end() || found->second.generation != layout_.generations[index]) {
       has_all_ = false;
       continue;
     }
-    Member &member = members_[place];
-    member.history = found->second.history;
-    member.size = found->second.size;
-    member.chain_begin = chains_.size();
-    member.advancing_begin = advancing_.size();
-    for (const ChainPlace &each : found->second.chain) {
+    LayoutRequest &request = requests_[index];
+    request.history = found->second.history;
+    request.size = found->second.size;
+    request.chain_begin = chains_.size();
+    request.advancing_begin = advancing_.size();
+    for (const ChainEntry &each : found->second.chain) {
       chains_.push_back(each);
       if (each.state->advances()) {
         advancing_.push_back(each.state);
       }
     }
-    member.chain_end = chains_.size();
-    member.advancing_end = advancing_.size();
+    request.chain_end = chains_.size();
+    request.advancing_end = advancing_.size();
   }
 }
 
@@ -112,34 +112,34 @@ void Batch::count_work() {
   std::vector<std::int64_t> rows(layout_.size(), 0);
   std::fill(applied_.begin(), applied_.end(), 0);
   for (const StepRow &row : layout_.rows) {
-    const auto place = static_cast<std::size_t>(row.place);
-    rows_or_drafts[place] = std::max(rows_or_drafts[place], ++rows[place]);
-    ++members_[place].rows;
-    for (std::size_t link = members_[place].chain_begin; link < members_[place].chain_end; ++link) {
-      ++applied_[chains_[link].processor];
+    const auto index = static_cast<std::size_t>(row.request);
+    rows_or_drafts[index] = std::max(rows_or_drafts[index], ++rows[index]);
+    ++requests_[index].rows;
+    for (std::size_t entry = requests_[index].chain_begin; entry < requests_[index].chain_end; ++entry) {
+      ++applied_[chains_[entry].processor];
     }
   }
   work_ = 0;
-  for (std::size_t place = 0; place < layout_.size(); ++place) {
-    work_ += rows_or_drafts[place] * members_[place].chain_length();
+  for (std::size_t index = 0; index < layout_.size(); ++index) {
+    work_ += rows_or_drafts[index] * requests_[index].chain_length();
   }
 }
 
 // The misses of one request overlap with those of all others. After a forward pass of the model, nothing is cached.
 void Batch::prefetch() const {
-  for (const Member &member : members_) {
-    if (member.history != nullptr) {
-      member.history->prefetch();
-      for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
-        chains_[link].state->prefetch_object();
+  for (const LayoutRequest &request : requests_) {
+    if (request.history != nullptr) {
+      request.history->prefetch();
+      for (std::size_t entry = request.chain_begin; entry < request.chain_end; ++entry) {
+        chains_[entry].state->prefetch_object();
       }
     }
   }
-  for (const Member &member : members_) {
-    if (member.history != nullptr) {
-      member.history->prefetch_end();
-      for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
-        chains_[link].state->prefetch(*member.history);
+  for (const LayoutRequest &request : requests_) {
+    if (request.history != nullptr) {
+      request.history->prefetch_end();
+      for (std::size_t entry = request.chain_begin; entry < request.chain_end; ++entry) {
+        chains_[entry].state->prefetch(*request.history);
       }
     }
   }
@@ -156,15 +156,15 @@ bool Batch::is_usual(bool partly) const {
   }
   std::int64_t work = 0, edit_ids = 0;
   const std::int32_t *new_ids = columns_.new_ids.data();
-  for (std::size_t place = 0; place < members_.size(); ++place) {
-    const std::int32_t new_count = columns_.new_counts[place];
-    if (const Member &member = members_[place]; member.history != nullptr) {
-      work += new_count * member.chain_length();
-      if (work > limits_.max_work || !is_usual(member, place, new_ids)) {
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    const std::int32_t new_count = columns_.new_counts[index];
+    if (const LayoutRequest &request = requests_[index]; request.history != nullptr) {
+      work += new_count * request.chain_length();
+      if (work > limits_.max_work || !is_usual(request, index, new_ids)) {
         return false;
       }
-      const std::int64_t length = std::int64_t{columns_.base_lengths[place]} + new_count + layout_.draft_counts[place];
-      edit_ids += member.rows * (member.size.fixed + member.size.times_length * length);
+      const std::int64_t length = std::int64_t{columns_.base_lengths[index]} + new_count + layout_.draft_counts[index];
+      edit_ids += request.rows * (request.size.fixed + request.size.times_length * length);
       if (edit_ids > max_edit_ids) {
         return false;
       }
@@ -174,22 +174,22 @@ bool Batch::is_usual(bool partly) const {
   return true;
 }
 
-bool Batch::is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const {
-  const auto new_count = static_cast<std::size_t>(columns_.new_counts[place]);
-  const auto draft_count = static_cast<std::size_t>(layout_.draft_counts[place]);
-  const std::int64_t base_length = columns_.base_lengths[place];
+bool Batch::is_usual(const LayoutRequest &request, std::size_t index, const std::int32_t *new_ids) const {
+  const auto new_count = static_cast<std::size_t>(columns_.new_counts[index]);
+  const auto draft_count = static_cast<std::size_t>(layout_.draft_counts[index]);
+  const std::int64_t base_length = columns_.base_lengths[index];
   const auto added = static_cast<std::int64_t>(new_count + draft_count);
-  return base_length >= member.history->prompt_length() && base_length <= member.history->length() &&
+  return base_length >= request.history->prompt_length() && base_length <= request.history->length() &&
          base_length + added <= limits_.max_tokens && in_vocabulary(new_ids, new_count) &&
-         in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[place], draft_count);
+         in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[index], draft_count);
 }
 
 // Returns false if the principal would hold too much memory: Python then makes the error of the request.
 bool Batch::charge_memory() const {
-  for (std::size_t place = 0; place < members_.size(); ++place) {
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
     const std::int64_t length =
-        std::int64_t{columns_.base_lengths[place]} + columns_.new_counts[place] + layout_.draft_counts[place];
-    if (History *history = members_[place].history; history != nullptr && !history->charge().grow(length)) {
+        std::int64_t{columns_.base_lengths[index]} + columns_.new_counts[index] + layout_.draft_counts[index];
+    if (History *history = requests_[index].history; history != nullptr && !history->charge().grow(length)) {
       return false;
     }
   }
@@ -203,15 +203,15 @@ bool Batch::in_vocabulary(const std::int32_t *ids, std::size_t count) const noex
 
 // Rewind the histories to the engine's. Returns false if one has other ids than the engine's.
 bool Batch::synchronize() const {
-  for (std::size_t place = 0; place < members_.size(); ++place) {
-    const Member &member = members_[place];
-    if (member.history == nullptr) {
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    const LayoutRequest &request = requests_[index];
+    if (request.history == nullptr) {
       continue;
     }
-    if (columns_.base_lengths[place] != member.history->length()) {
-      rewind(member, columns_.base_lengths[place]);
+    if (columns_.base_lengths[index] != request.history->length()) {
+      rewind(request, columns_.base_lengths[index]);
     }
-    if (member.history->checksum() != columns_.history_crcs[place]) {
+    if (request.history->checksum() != columns_.history_crcs[index]) {
       return false;
     }
   }
@@ -220,16 +220,16 @@ bool Batch::synchronize() const {
 
 void Batch::append_new_ids() {
   const std::int32_t *new_ids = columns_.new_ids.data();
-  for (std::size_t place = 0; place < members_.size(); ++place) {
-    const auto count = static_cast<std::size_t>(columns_.new_counts[place]);
-    if (members_[place].history != nullptr) {
-      append(members_[place], new_ids, count);
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    const auto count = static_cast<std::size_t>(columns_.new_counts[index]);
+    if (requests_[index].history != nullptr) {
+      append(requests_[index], new_ids, count);
     }
     new_ids += count;
   }
-  for (const Member &member : members_) {
-    for (std::size_t link = member.advancing_begin; link < member.advancing_end; ++link) {
-      advancing_[link]->prefetch_edit(*member.history);
+  for (const LayoutRequest &request : requests_) {
+    for (std::size_t entry = request.advancing_begin; entry < request.advancing_end; ++entry) {
+      advancing_[entry]->prefetch_edit(*request.history);
     }
   }
 }
@@ -240,23 +240,23 @@ void Batch::write_edits() {
   const Stopwatch stopwatch;
   std::uint64_t before = ticks();
   for (std::size_t row = 0; row < layout_.rows.size(); ++row) {
-    const auto [place, draft_offset] = layout_.rows[row];
-    Member &member = members_[static_cast<std::size_t>(place)];
-    if (member.history == nullptr) {
+    const auto [index, draft_offset] = layout_.rows[row];
+    LayoutRequest &request = requests_[static_cast<std::size_t>(index)];
+    if (request.history == nullptr) {
       continue;
     }
-    if (member.depth < draft_offset) {
-      const std::int32_t *drafts = columns_.draft_ids.data() + layout_.draft_begins[static_cast<std::size_t>(place)];
-      const auto count = static_cast<std::size_t>(draft_offset - member.depth);
-      member.history->draft_tokens += static_cast<std::int64_t>(count);
-      append(member, drafts + member.depth, count);
-      member.depth = draft_offset;
+    if (request.depth < draft_offset) {
+      const std::int32_t *drafts = columns_.draft_ids.data() + layout_.draft_begins[static_cast<std::size_t>(index)];
+      const auto count = static_cast<std::size_t>(draft_offset - request.depth);
+      request.history->draft_tokens += static_cast<std::int64_t>(count);
+      append(request, drafts + request.depth, count);
+      request.depth = draft_offset;
       before = ticks();
     }
     edits_.begin_row(static_cast<std::int32_t>(row));
-    for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
-      const ChainPlace &each = chains_[link];
-      each.state->edit(*member.history, edits_);
+    for (std::size_t entry = request.chain_begin; entry < request.chain_end; ++entry) {
+      const ChainEntry &each = chains_[entry];
+      each.state->edit(*request.history, edits_);
       const std::uint64_t now = ticks();
       ticks_[each.processor] += now > before ? now - before : 0;  // counters of cores may differ a little
       before = now;
@@ -269,27 +269,27 @@ void Batch::remove_drafts() {
   if (layout_.drafts == 0) {
     return;
   }
-  for (Member &member : members_) {
-    if (member.depth != 0) {
-      rewind(member, member.history->length() - member.depth);
-      member.depth = 0;
+  for (LayoutRequest &request : requests_) {
+    if (request.depth != 0) {
+      rewind(request, request.history->length() - request.depth);
+      request.depth = 0;
     }
   }
 }
 
-void Batch::append(const Member &member, const std::int32_t *ids, std::size_t count) const {
+void Batch::append(const LayoutRequest &request, const std::int32_t *ids, std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i) {
-    member.history->append(ids[i]);
-    for (std::size_t link = member.advancing_begin; link < member.advancing_end; ++link) {
-      advancing_[link]->advance(*member.history, ids[i]);
+    request.history->append(ids[i]);
+    for (std::size_t entry = request.advancing_begin; entry < request.advancing_end; ++entry) {
+      advancing_[entry]->advance(*request.history, ids[i]);
     }
   }
 }
 
-void Batch::rewind(const Member &member, std::int64_t length) const {
-  member.history->rewind(length);
-  for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
-    chains_[link].state->rewind(*member.history);
+void Batch::rewind(const LayoutRequest &request, std::int64_t length) const {
+  request.history->rewind(length);
+  for (std::size_t entry = request.chain_begin; entry < request.chain_end; ++entry) {
+    chains_[entry].state->rewind(*request.history);
   }
 }
 

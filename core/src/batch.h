@@ -22,8 +22,8 @@ struct BatchLimits {
   std::size_t max_bytes;          // of the columns
 };
 
-// One place of a chain. Several may be the same processor, which has a number in its session.
-struct ChainPlace {
+// One entry of a chain. Several may be the same processor, which has a number in its session.
+struct ChainEntry {
   State *state;
   std::size_t processor;
 };
@@ -40,9 +40,9 @@ class Batch {
   Batch &operator=(Batch &&) = delete;
   ~Batch() = default;
 
-  // Add a request in place of that of its slot. The history and the states stay where they are, and exist, until the
-  // slot gets another one or is removed.
-  void put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainPlace> chain);
+  // Add a request. It replaces the request of its slot. The history and the states stay where they are, and exist,
+  // until the slot gets another request or is removed.
+  void put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainEntry> chain);
   void remove(std::int32_t slot);
 
   // Compute a step: bring the histories up to date, and write the edits of all rows. Returns false if it is refused.
@@ -67,13 +67,13 @@ class Batch {
   struct Request {
     std::int32_t generation = 0;
     History *history = nullptr;
-    std::vector<ChainPlace> chain;
+    std::vector<ChainEntry> chain;
     EditSize size;  // of the edits of a row
   };
 
   // A request of the layout. Its chain is a part of `chains_`, and the states of it that follow each id one of
   // `advancing_`: in the order of the steps, so that the processor reads them ahead.
-  struct Member {
+  struct LayoutRequest {
     History *history = nullptr;  // null if the request was not put here
     std::size_t chain_begin = 0, chain_end = 0;
     std::size_t advancing_begin = 0, advancing_end = 0;
@@ -85,11 +85,11 @@ class Batch {
   };
 
   bool find_requests(const StepFrame &frame);
-  void find_members();
+  void find_layout_requests();
   void count_work();
   void prefetch() const;
   [[nodiscard]] bool is_usual(bool partly) const;
-  [[nodiscard]] bool is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const;
+  [[nodiscard]] bool is_usual(const LayoutRequest &request, std::size_t index, const std::int32_t *new_ids) const;
   [[nodiscard]] bool charge_memory() const;
   [[nodiscard]] bool in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept;
   [[nodiscard]] bool synchronize() const;
@@ -97,16 +97,16 @@ class Batch {
   void write_edits();
   void remove_drafts();
 
-  void append(const Member &member, const std::int32_t *ids, std::size_t count) const;
-  void rewind(const Member &member, std::int64_t length) const;
+  void append(const LayoutRequest &request, const std::int32_t *ids, std::size_t count) const;
+  void rewind(const LayoutRequest &request, std::int64_t length) const;
 
   BatchLimits limits_;
   std::unordered_map<std::int32_t, Request> by_slot_;
   StepLayout layout_;
   StepColumns columns_;
-  bool found_ = false;           // whether `members_` are those of the layout
-  std::vector<Member> members_;  // by place of the layout
-  std::vector<ChainPlace> chains_;
+  bool found_ = false;                   // whether `requests_` belongs to the layout
+  std::vector<LayoutRequest> requests_;  // in the order of the layout
+  std::vector<ChainEntry> chains_;
   std::vector<State *> advancing_;
   bool has_all_ = false;
   std::int64_t work_ = 0;

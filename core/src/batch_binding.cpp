@@ -45,20 +45,20 @@ class PyBatch {
   void put(std::int32_t slot, std::int32_t generation, const nb::typed<nb::object, History> &history,
            const nb::typed<nb::list, nb::typed<nb::tuple, State, nb::str, nb::str>> &chain) {
     std::vector<nb::object> kept{history};
-    std::vector<ChainPlace> places;
+    std::vector<ChainEntry> entries;
     for (const nb::handle item : items_of(chain)) {
       if (!nb::isinstance<nb::tuple>(item) || nb::len(item) != 3 || !nb::isinstance<State>(item[0]) ||
           !nb::isinstance<nb::str>(item[1]) || !nb::isinstance<nb::str>(item[2])) {
         throw Error(ErrorCode::invalid_argument, "Batch.put: a place of the chain is a state, a key and a name");
       }
-      const auto place = nb::borrow<nb::tuple>(item);
-      places.push_back(
-          {&nb::cast<State &>(place[0]), number(nb::borrow<nb::str>(place[1]), nb::borrow<nb::str>(place[2]))});
-      kept.emplace_back(place[0]);
+      const auto entry = nb::borrow<nb::tuple>(item);
+      entries.push_back(
+          {&nb::cast<State &>(entry[0]), number(nb::borrow<nb::str>(entry[1]), nb::borrow<nb::str>(entry[2]))});
+      kept.emplace_back(entry[0]);
     }
     std::vector<nb::object> &held = kept_[slot];  // before `put`, because it may fail
     static_cast<void>(server_.take_refused());
-    server_.batch().put(slot, generation, nb::cast<History &>(history), std::move(places));
+    server_.batch().put(slot, generation, nb::cast<History &>(history), std::move(entries));
     held.swap(kept);  // the earlier ones go after that
   }
 
@@ -128,16 +128,13 @@ class PyBatch {
     bool done = false;
     {
       const nb::gil_scoped_release unlocked;
-      StepFrame frame;
-      done = read_step(view(data), frame) && batch.step(frame, true);
+      StepMessage message;
+      done = read_step_message(view(data), message) && batch.step(message.frame, true);
     }
     if (!done) {
       return std::nullopt;
     }
-    const PackedEdits &edits = batch.edits();
-    const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
-                                        to_bytes(edits.ids), to_bytes(edits.values));
-    Part part(nb::make_tuple(columns, to_bytes(batch.denied_rows()), applied()));
+    Part part(nb::make_tuple(to_bytes_columns(batch.edits()), to_bytes(batch.denied_rows()), applied()));
     batch.release_large_edits();
     return part;
   }
@@ -205,11 +202,11 @@ void bind_batch(nb::module_ &module) {
            "Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 "
            "MiB: whether to call again; what was received and not answered; the number of the last frame that was "
            "answered; the reply "
-           "to it, b\"\" if there was none; and the error number if it could not be sent, or 0.")
+           "to it, or b\"\"; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
-           "Compute the part of a step whose requests were put here: from a serialized `Step`.\n\n"
-           "Returns rows, kinds, offsets, ids and values of the edits; the rows with no id left; and key, display "
-           "name, rows and seconds of each processor. None if the step is refused.")
+           "Compute the part of a step whose requests were put here: from a serialized `SessionRequest`.\n\n"
+           "Returns the edits as `EditColumns`; the rows with no id left; and key, display name, rows and seconds of "
+           "each processor. None if the step is refused.")
       .def("take_counts", &PyBatch::take_counts,
            "The counts of `step` and `serve` since the last call. On any thread.\n\n"
            "For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the "

@@ -55,8 +55,8 @@ class BiasSums {
   void for_each(Span span, const Visit &visit) const {
     for (std::int64_t edit = span.first; edit < span.end; ++edit) {
       if (edits_.kind(edit) == EditKind::bias) {
-        for (std::int64_t place = edits_.offsets[edit]; place < edits_.offsets[edit + 1]; ++place) {
-          visit(edits_.ids[place], edits_.values[place]);
+        for (std::int64_t index = edits_.offsets[edit]; index < edits_.offsets[edit + 1]; ++index) {
+          visit(edits_.ids[index], edits_.values[index]);
         }
       }
     }

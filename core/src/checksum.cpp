@@ -14,7 +14,6 @@ namespace logitport {
 namespace {
 
 // For processors without carry-less multiplication.
-constexpr std::uint32_t polynomial = 0xEDB88320U;  // IEEE 802.3, bits reversed
 constexpr std::size_t slices = 8;
 
 using Table = std::array<std::array<std::uint32_t, 256>, slices>;
@@ -24,7 +23,7 @@ constexpr Table make_table() {
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t crc = byte;
     for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? polynomial : 0U);
+      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? crc_polynomial : 0U);
     }
     table[0][byte] = crc;
   }
@@ -39,7 +38,7 @@ constexpr Table make_table() {
 
 constexpr Table table = make_table();
 
-// The part of a word's four bytes, the lowest of which is followed by `after` + 3 bytes.
+// The part of a word's four bytes. `after` + 3 bytes follow the lowest one.
 std::uint32_t word(std::uint32_t value, std::size_t after) noexcept {
   return table[after + 3][value & 0xFFU] ^ table[after + 2][(value >> 8U) & 0xFFU] ^
          table[after + 1][(value >> 16U) & 0xFFU] ^ table[after][value >> 24U];

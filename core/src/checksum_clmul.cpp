@@ -6,6 +6,8 @@
 
 #include <array>
 
+#include "checksum.h"
+
 // Without a table: after a forward pass of the model, none of a table's lines would be in the cache.
 // Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", 2009.
 #define LOGITPORT_CLMUL __attribute__((target("pclmul,sse4.1")))
@@ -13,8 +15,7 @@
 namespace logitport {
 namespace {
 
-constexpr std::uint32_t polynomial = 0xEDB88320U;  // IEEE 802.3, bits reversed
-constexpr std::uint64_t modulus = (std::uint64_t{polynomial} << 1U) | 1U;
+constexpr std::uint64_t modulus = (std::uint64_t{crc_polynomial} << 1U) | 1U;
 constexpr std::size_t block = 4;  // ids in a register
 constexpr std::size_t lanes = 4;
 
@@ -22,7 +23,7 @@ constexpr std::size_t lanes = 4;
 constexpr std::uint64_t power(int exponent) noexcept {
   std::uint32_t remainder = std::uint32_t{1} << 31U;
   for (int i = 0; i < exponent; ++i) {
-    remainder = (remainder >> 1U) ^ ((remainder & 1U) != 0 ? polynomial : 0U);
+    remainder = (remainder >> 1U) ^ ((remainder & 1U) != 0 ? crc_polynomial : 0U);
   }
   return std::uint64_t{remainder} << 1U;
 }

@@ -18,10 +18,11 @@
 #include <system_error>
 #include <utility>
 
+#include "frame_socket.h"
+
 namespace logitport {
 namespace {
 
-constexpr std::size_t length_bytes = 4;
 // Of a system call that receives the beginning of a frame, and of one that receives the rest of a large one.
 constexpr std::size_t usual_bytes = std::size_t{1} << 16U, large_bytes = std::size_t{1} << 20U;
 
@@ -83,7 +84,7 @@ void EarlyReceiver::close() const noexcept {
 void EarlyReceiver::leave(const ExpectedReply &expected) {
   const std::scoped_lock locked(mutex_);
   expected_ = expected;
-  reply_.is_read = false;  // a reply that was not claimed is that of an earlier step
+  reply_.is_read = false;  // a reply that was not claimed belongs to an earlier step
   if (!watches_) {
     watches_ = true;
     wake_on_reply(true);

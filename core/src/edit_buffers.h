@@ -24,8 +24,8 @@ class EditBuffers {
   }
 
   [[nodiscard]] EditsView columns() const noexcept {
-    return {rows_.column<std::int32_t>(), kinds_.column<std::uint8_t>(), offsets_.column<std::int32_t>(),
-            ids_.column<std::int32_t>(), values_.column<float>()};
+    return {{rows_.column<std::int32_t>(), kinds_.column<std::uint8_t>(), offsets_.column<std::int32_t>(),
+             ids_.column<std::int32_t>(), values_.column<float>()}};
   }
 
  private:

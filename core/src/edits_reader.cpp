@@ -22,16 +22,16 @@ bool columns_fit(const EditsView &edits) noexcept {
 
 bool all_below(const Column<std::int32_t> &ids, std::int64_t limit) noexcept {
   std::uint32_t highest = 0;
-  for (std::int64_t place = 0; place < ids.size(); ++place) {
-    highest = std::max(highest, static_cast<std::uint32_t>(ids[place]));  // a negative id becomes a very large number
+  for (std::int64_t index = 0; index < ids.size(); ++index) {
+    highest = std::max(highest, static_cast<std::uint32_t>(ids[index]));  // a negative id becomes a very large number
   }
   return ids.size() == 0 || std::int64_t{highest} < limit;
 }
 
 bool all_finite(const Column<float> &values) noexcept {
   bool finite = true;
-  for (std::int64_t place = 0; place < values.size(); ++place) {
-    finite &= std::isfinite(values[place]);
+  for (std::int64_t index = 0; index < values.size(); ++index) {
+    finite &= std::isfinite(values[index]);
   }
   return finite;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "columns.h"
+#include "edit_columns.h"
 #include "edits_writer.h"
 
 namespace logitport {
@@ -15,14 +16,8 @@ struct LogitsShape {
   bool operator==(const LogitsShape &other) const noexcept { return rows == other.rows && width == other.width; }
 };
 
-// Edit e changes row rows[e], and owns the ids (or words) from offsets[e] to offsets[e + 1].
-struct EditsView {
-  Column<std::int32_t> rows;
-  Column<std::uint8_t> kinds;
-  Column<std::int32_t> offsets;
-  Column<std::int32_t> ids;
-  Column<float> values;  // as many as ids, or none
-
+// Edits in memory of the caller.
+struct EditsView : EditColumns<Column> {
   [[nodiscard]] std::int64_t size() const noexcept { return rows.size(); }
   [[nodiscard]] EditKind kind(std::int64_t edit) const noexcept { return static_cast<EditKind>(kinds[edit]); }
   [[nodiscard]] std::int64_t count(std::int64_t edit) const noexcept {

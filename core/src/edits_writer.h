@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "edit_columns.h"
+
 namespace logitport {
 
 // The effect of an edit on its row; the values of `EditKind` in client/logitport/core/row_edits.py.
@@ -13,17 +15,13 @@ enum class EditKind : std::uint8_t { deny = 1, allow = 2, force = 3, bias = 4, b
 // Number of words of a bitmask over a vocabulary.
 constexpr std::int64_t bitmask_words(std::int64_t vocab_size) noexcept { return (vocab_size + 31) / 32; }
 
-// Make the words those of a bitmask that allows all ids of a vocabulary. Bits past it are 0.
+// Make the words a bitmask that allows all ids of a vocabulary. Bits past it are 0.
 void allow_all(std::vector<std::uint32_t> &words, std::int64_t vocab_size);
 
-// The columns of `Edits` in client/logitport/core/edits.py: compressed sparse rows.
-struct PackedEdits {
-  std::vector<std::int32_t> rows;
-  std::vector<std::uint8_t> kinds;
-  std::vector<std::int32_t> offsets;
-  std::vector<std::int32_t> ids;
-  std::vector<float> values;
-};
+template <typename T>
+using Vector = std::vector<T>;  // without its allocator
+
+using PackedEdits = EditColumns<Vector>;
 
 // Collects edits row by row, and packs them as `Edits.pack` does: lists that are longer than a bitmask become one, a
 // FORCE discards the earlier edits of its row, and there are values only if there is a BIAS. No state writes an ALLOW.

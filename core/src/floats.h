@@ -57,7 +57,7 @@ struct Fp16 {
     const std::uint32_t sign = (bits >> 16U) & 0x8000U;
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
     std::uint32_t result = 0;
-    if (magnitude > 0x7F800000U) {  // NaN: keep the upper bits, of which the first is set after a sum
+    if (magnitude > 0x7F800000U) {  // NaN: keep the upper bits; the first is set after a sum
       result = 0x7C00U | ((magnitude >> 13U) & 0x3FFU);
     } else if (magnitude >= 0x477FF000U) {  // 65520 and more
       result = 0x7C00U;

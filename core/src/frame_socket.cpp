@@ -15,15 +15,14 @@
 namespace logitport {
 namespace {
 
-constexpr std::size_t length_bytes = 4;
-constexpr std::size_t capacity = std::size_t{1} << 16U;
+constexpr std::size_t capacity_bytes = std::size_t{1} << 16U;
 
 }  // namespace
 
 FrameSocket::FrameSocket(int descriptor, std::string_view received, std::size_t max_bytes)
     : descriptor_(descriptor),
-      max_bytes_(std::min(max_bytes, capacity - length_bytes)),
-      data_(new char[std::max(capacity, received.size())]),
+      max_bytes_(std::min(max_bytes, capacity_bytes - length_bytes)),
+      data_(new char[std::max(capacity_bytes, received.size())]),
       size_(received.size()) {
   std::copy(received.begin(), received.end(), data_.get());
 }
@@ -35,7 +34,7 @@ bool FrameSocket::receive() {
     if (size_ >= length_bytes && frame_end() - length_bytes > max_bytes_) {
       return false;
     }
-    const ssize_t count = ::recv(descriptor_, data_.get() + size_, capacity - size_, 0);
+    const ssize_t count = ::recv(descriptor_, data_.get() + size_, capacity_bytes - size_, 0);
     if (count > 0) {
       size_ += static_cast<std::size_t>(count);
     } else if (count == 0 || errno != EINTR) {

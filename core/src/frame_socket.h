@@ -7,6 +7,8 @@
 
 namespace logitport {
 
+constexpr std::size_t length_bytes = 4;  // of the length before each frame
+
 // Reads and writes a socket that Python owns, without the interpreter. Only frames that fit into its memory: it leaves
 // others, and the end of the connection, to Python.
 class FrameSocket {
@@ -18,7 +20,7 @@ class FrameSocket {
   [[nodiscard]] bool has_frame() const noexcept;
   // Wait until a whole frame is there. Returns false if Python is to receive it.
   bool receive();
-  // The frame that was received, valid until the next call of `receive`. Empty if there is none.
+  // The frame that was received, valid until the next call of `receive`, or empty.
   [[nodiscard]] std::string_view frame() const noexcept;
   // The next call of `receive` begins after this frame, if there is one.
   void remove_frame();

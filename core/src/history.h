@@ -17,7 +17,7 @@ namespace logitport {
 class History {
  public:
   History(const std::int32_t *prompt, std::size_t prompt_count, const std::int32_t *output, std::size_t output_count);
-  // A copy would share the array, and write to that of the other.
+  // A copy would share the array, and write to it.
   History(const History &) = delete;
   History &operator=(const History &) = delete;
   History(History &&) = delete;
@@ -77,7 +77,7 @@ class History {
   std::int64_t length_ = 0;
   std::int64_t prompt_length_ = 0;
   std::int64_t capacity_ = 0;
-  std::int64_t longest_ = 0;  // length at which the last rewinds began: ids below it were written to this array
+  std::int64_t longest_ = 0;  // length before the last rewinds: ids below it were written to this array
   // The checksum of the first `checked_` ids, and of the first k * checkpoint_every ids for each k that was reached.
   std::int64_t checked_ = 0;
   std::uint32_t checksum_ = 0;

@@ -20,7 +20,7 @@ namespace {
 
 // The ids in [begin, end) without a copy. The view keeps the array that the history has now: it stays valid memory when
 // the history grows, but is then a view of the past. Writable, because torch warns of arrays that are not.
-NumpyArray<std::int32_t> view(const History &history, std::int64_t begin, std::int64_t end) {
+NumpyArray<std::int32_t> ids_view(const History &history, std::int64_t begin, std::int64_t end) {
   return to_numpy(history.buffer().get() + begin, static_cast<std::size_t>(end - begin), history.buffer());
 }
 
@@ -61,12 +61,12 @@ void bind_history(nb::module_ &module) {
       .def_prop_ro("prompt_length", &History::prompt_length)
       .def_rw("draft_tokens", &History::draft_tokens)
       .def_prop_ro(
-          "token_ids", [](const History &self) { return view(self, 0, self.length()); }, nb::rv_policy::reference)
+          "token_ids", [](const History &self) { return ids_view(self, 0, self.length()); }, nb::rv_policy::reference)
       .def_prop_ro(
-          "prompt_token_ids", [](const History &self) { return view(self, 0, self.prompt_length()); },
+          "prompt_token_ids", [](const History &self) { return ids_view(self, 0, self.prompt_length()); },
           nb::rv_policy::reference)
       .def_prop_ro(
-          "output_token_ids", [](const History &self) { return view(self, self.prompt_length(), self.length()); },
+          "output_token_ids", [](const History &self) { return ids_view(self, self.prompt_length(), self.length()); },
           nb::rv_policy::reference)
       .def_prop_ro("last_output", &last_output)
       .def("at", &at, nb::arg("position"))
@@ -83,7 +83,7 @@ void bind_history(nb::module_ &module) {
           "cut_token_ids",
           [](const History &self, std::int64_t length) {
             static_cast<void>(self.cut_ids(length));  // checks the length
-            return view(self, self.length(), length);
+            return ids_view(self, self.length(), length);
           },
           nb::arg("length"))
       .def("crc", &History::checksum)

@@ -34,7 +34,7 @@ bool is_tensor_of_torch(nb::handle type) {
          nb::cast<std::string_view>(type.attr("__name__")) == "Tensor";
 }
 
-// The functions of a type; null if it has none. Of the last type they are kept.
+// The functions of a type, or null. Of the last type they are kept.
 const ExchangeApi *exchange_api(nb::handle type) {
   static PyObject *known = nullptr;  // never released: the interpreter may be gone when statics are destroyed
   static const ExchangeApi *api = nullptr;

@@ -12,7 +12,7 @@ namespace logitport {
 // Holds a view of the logits, for as long as they are written to.
 class LogitsMemory {
  public:
-  // `is_bf16`: whether the elements of an array, which are of 16 bits, are those of bf16.
+  // `is_bf16`: whether the elements of an array, which have 16 bits, are bf16.
   LogitsMemory(nanobind::handle logits, bool is_bf16);
   LogitsMemory(const LogitsMemory &) = delete;
   LogitsMemory &operator=(const LogitsMemory &) = delete;

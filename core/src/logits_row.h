@@ -57,27 +57,27 @@ class Row {
   }
 
   void deny(const Column<std::int32_t> &ids) const noexcept {
-    for (std::int64_t place = 0; place < ids.size(); ++place) {
-      deny(ids[place]);
+    for (std::int64_t index = 0; index < ids.size(); ++index) {
+      deny(ids[index]);
     }
   }
 
   void allow(const Column<std::int32_t> &ids) const {
     std::vector<Bits> kept;
     kept.reserve(static_cast<std::size_t>(ids.size()));
-    for (std::int64_t place = 0; place < ids.size(); ++place) {
-      kept.push_back(get(ids[place]));
+    for (std::int64_t index = 0; index < ids.size(); ++index) {
+      kept.push_back(get(ids[index]));
     }
     deny_all();
-    for (std::int64_t place = 0; place < ids.size(); ++place) {
-      set(ids[place], kept[static_cast<std::size_t>(place)]);
+    for (std::int64_t index = 0; index < ids.size(); ++index) {
+      set(ids[index], kept[static_cast<std::size_t>(index)]);
     }
   }
 
   void mask(const Column<std::int32_t> &words) const noexcept {
-    for (std::int64_t place = 0; place < words.size(); ++place) {
-      const auto word = static_cast<std::uint32_t>(words[place]);
-      const std::int64_t first = 32 * place;
+    for (std::int64_t index = 0; index < words.size(); ++index) {
+      const auto word = static_cast<std::uint32_t>(words[index]);
+      const std::int64_t first = 32 * index;
       const std::int64_t count = std::min<std::int64_t>(32, width_ - first);
       if (word == 0xFFFFFFFFU) {
         continue;  // most words of a mask are all ones or all zeros

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "message_field.h"
+
 namespace logitport {
 
 // Reads fields of a message of Protocol Buffers: https://protobuf.dev/programming-guides/encoding/.
@@ -18,17 +20,17 @@ class MessageReader {
     if (rest_.empty()) {
       return false;
     }
-    const auto tag = static_cast<unsigned char>(rest_.front());
+    tag = static_cast<unsigned char>(rest_.front());
     rest_.remove_prefix(1);
-    field = tag >> 3U;
-    is_varint = (tag & 7U) == varint_type;
+    const auto wire_type = static_cast<WireType>(tag & 7U);
+    const bool is_varint = wire_type == WireType::varint;
     if (tag >= 0x80U || !read_varint(value, is_varint ? max_bytes : max_length_bytes)) {
       return failed();
     }
     if (is_varint) {
       return true;
     }
-    if ((tag & 7U) != length_delimited || value > rest_.size()) {
+    if (wire_type != WireType::length_delimited || value > rest_.size()) {
       return failed();
     }
     bytes = rest_.substr(0, static_cast<std::size_t>(value));
@@ -38,14 +40,12 @@ class MessageReader {
 
   [[nodiscard]] bool is_at_end() const noexcept { return rest_.empty() && !failed_; }
 
-  std::uint32_t field = 0;
-  bool is_varint = false;
+  // Of the field that was read: `tag` is that of message_fields.h, and its wire type states which of the others is set.
+  std::uint32_t tag = 0;
   std::uint64_t value = 0;
   std::string_view bytes;
 
  private:
-  enum WireType : std::uint32_t { varint_type = 0, length_delimited = 2 };
-
   bool failed() {
     failed_ = true;
     return false;

@@ -9,33 +9,34 @@
 #include <utility>
 #include <vector>
 
+#include "message_field.h"
+
 namespace logitport {
 
 // Writes fields of a message of Protocol Buffers: https://protobuf.dev/programming-guides/encoding/.
 class MessageWriter {
  public:
-  void varint(int field, std::uint64_t value) {
-    put(static_cast<std::uint64_t>(field) << 3U);
+  void varint(VarintField field, std::uint64_t value) {
+    put(field.tag());
     put(value);
   }
 
-  void bytes(int field, std::string_view value) {
-    put((static_cast<std::uint64_t>(field) << 3U) | 2U);
-    put(value.size());
+  void bytes(BytesField field, std::string_view value) {
+    begin(field, value.size());
     data_.append(value);
   }
 
   // Nothing for an empty column, as Python's protobuf.
   template <typename T>
-  void column(int field, const std::vector<T> &values) {
+  void column(BytesField field, const std::vector<T> &values) {
     if (!values.empty()) {
       bytes(field, {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)});
     }
   }
 
   // The beginning of a field whose value of so many bytes is written next, field by field.
-  void begin(int field, std::size_t size) {
-    put((static_cast<std::uint64_t>(field) << 3U) | 2U);
+  void begin(BytesField field, std::size_t size) {
+    put(field.tag());
     put(size);
   }
 
@@ -48,15 +49,11 @@ class MessageWriter {
     }
   }
 
-  // Bytes that `column` writes for a field below 16.
+  // Bytes that `column` writes.
   template <typename T>
-  [[nodiscard]] static std::size_t size_of_column(const std::vector<T> &values) {
+  [[nodiscard]] static std::size_t size_of_column(BytesField field, const std::vector<T> &values) {
     const std::size_t size = values.size() * sizeof(T);
-    std::size_t prefix = 2;
-    for (std::size_t rest = size; rest >= 0x80U; rest >>= 7U) {
-      ++prefix;
-    }
-    return values.empty() ? 0 : prefix + size;
+    return values.empty() ? 0 : size_of(field.tag()) + size_of(size) + size;
   }
 
   void clear() noexcept { data_.clear(); }  // keeps the memory
@@ -68,6 +65,15 @@ class MessageWriter {
   [[nodiscard]] std::string take() { return std::move(data_); }
 
  private:
+  // Bytes that `put` writes.
+  [[nodiscard]] static std::size_t size_of(std::uint64_t value) {
+    std::size_t size = 1;
+    for (; value >= 0x80U; value >>= 7U) {
+      ++size;
+    }
+    return size;
+  }
+
   void put(std::uint64_t value) {
     for (; value >= 0x80U; value >>= 7U) {
       data_.push_back(static_cast<char>((value & 0x7FU) | 0x80U));

@@ -27,7 +27,7 @@ inline nanobind::object attribute(nanobind::handle object, const char *name) {
   return value;
 }
 
-// The value of a key; null if there is none.
+// The value of a key, or null.
 inline PyObject *find(nanobind::handle dict, nanobind::handle key) {
   PyObject *value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
   if (value == nullptr) {
@@ -50,14 +50,14 @@ inline std::int32_t integer(nanobind::handle object) {
 template <typename Visit>
 bool for_each_item(nanobind::handle sequence, const Visit &visit) {
   if (PyList_CheckExact(sequence.ptr())) {
-    for (Py_ssize_t place = 0; place < PyList_Size(sequence.ptr()); ++place) {
-      visit(nanobind::handle(PyList_GetItem(sequence.ptr(), place)));
+    for (Py_ssize_t index = 0; index < PyList_Size(sequence.ptr()); ++index) {
+      visit(nanobind::handle(PyList_GetItem(sequence.ptr(), index)));
     }
     return true;
   }
   if (PyTuple_CheckExact(sequence.ptr())) {
-    for (Py_ssize_t place = 0; place < PyTuple_Size(sequence.ptr()); ++place) {
-      visit(nanobind::handle(PyTuple_GetItem(sequence.ptr(), place)));
+    for (Py_ssize_t index = 0; index < PyTuple_Size(sequence.ptr()); ++index) {
+      visit(nanobind::handle(PyTuple_GetItem(sequence.ptr(), index)));
     }
     return true;
   }

@@ -1,5 +1,5 @@
 // Loads memory into the cache while other work goes on. After a forward pass of the model, nothing of a session's
-// memory is cached, and the time of a step is mostly that of its misses. Misses that are begun together overlap.
+// memory is cached, and a step spends most of its time on misses. Misses that are begun together overlap.
 #pragma once
 
 #include <cstddef>

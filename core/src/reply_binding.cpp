@@ -80,19 +80,14 @@ class PyStepReply {
 
   [[nodiscard]] Rows all_denied_rows() const {
     nb::list rows;
-    for (std::int64_t place = 0; place < message_.denied_rows.size(); ++place) {
-      rows.append(message_.denied_rows[place]);
+    for (std::int64_t index = 0; index < message_.denied_rows.size(); ++index) {
+      rows.append(message_.denied_rows[index]);
     }
     Rows found{nb::tuple(rows)};
     return found;
   }
 
-  [[nodiscard]] BytesColumns columns() const {
-    const EditsView &edits = message_.edits;
-    BytesColumns found{nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.offsets), to_bytes(edits.ids),
-                                      to_bytes(edits.values), to_bytes(edits.kinds))};
-    return found;
-  }
+  [[nodiscard]] BytesColumns columns() const { return to_bytes_columns(message_.edits); }
 
  private:
   nb::object owner_;
@@ -194,7 +189,7 @@ void bind_reply(nb::module_ &module) {
       .def_prop_ro("all_denied_rows", &PyStepReply::all_denied_rows, "Rows in which edits left no id allowed.")
       .def_prop_ro("ended_admissions", &PyStepReply::ended_admissions, "As StepEdits.ended_admissions.")
       .def_prop_ro("should_move", &PyStepReply::should_move, "As StepEdits.should_move.")
-      .def_prop_ro("columns", &PyStepReply::columns, "The edits as `Edits.to_columns`.");
+      .def_prop_ro("columns", &PyStepReply::columns, "The edits as `EditColumns`.");
   nb::class_<ReplyReader>(module, "ReplyReader", "Reads the replies to the steps of a session.")
       .def(nb::init<std::int64_t, Datatype>(), nb::arg("vocab_size"), nb::arg("datatype"))
       .def("read", &ReplyReader::read, nb::arg("data"), nb::arg("seq"), nb::arg("num_rows"),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "message_fields.h"
 #include "message_reader.h"
 
 namespace logitport {
@@ -17,35 +18,38 @@ bool read_column(std::string_view bytes, Column<T> &column) {
 
 bool read_number(const MessageReader &reader, std::int32_t &number) {
   number = static_cast<std::int32_t>(reader.value);
-  return reader.is_varint && reader.value <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
+  return reader.value <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
 }
 
 bool read_edits(std::string_view data, EditsView &edits) {
-  static constexpr std::array<char, 4> no_offsets{};  // the column of no edits, which may also be empty
-  std::array<std::string_view, 6> columns;            // by number of the field
+  static constexpr std::array<std::int32_t, 1> no_offsets{};  // the column of no edits, which may also be empty
+  edits = {};
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == 0 || reader.field >= columns.size() || reader.is_varint || !columns[reader.field].empty()) {
+    bool valid = false;
+    for_each_column(edits, [&reader, &valid](BytesField field, auto &column) {
+      if (reader.tag == field.tag()) {
+        valid = column.size() == 0 && read_column(reader.bytes, column);  // not a field twice
+      }
+    });
+    if (!valid) {
       return false;
     }
-    columns[reader.field] = reader.bytes;
   }
-  if (columns[3].empty()) {
-    columns[3] = {no_offsets.data(), no_offsets.size()};
+  if (edits.offsets.size() == 0) {
+    edits.offsets = {no_offsets.data(), no_offsets.size()};
   }
-  return reader.is_at_end() && read_column(columns[1], edits.rows) && read_column(columns[2], edits.kinds) &&
-         read_column(columns[3], edits.offsets) && read_column(columns[4], edits.ids) &&
-         read_column(columns[5], edits.values);
+  return reader.is_at_end();
 }
 
 bool read_applied(std::string_view data, ReplyMessage::Applied &applied) {
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == 1 && !reader.is_varint) {
+    if (reader.tag == fields::RowsApplied::processor.tag()) {
       applied.key = reader.bytes;
-    } else if (reader.field == 3 && !reader.is_varint) {
+    } else if (reader.tag == fields::RowsApplied::display_name.tag()) {
       applied.display_name = reader.bytes;
-    } else if (reader.field != 2 || !read_number(reader, applied.rows)) {
+    } else if (reader.tag != fields::RowsApplied::rows.tag() || !read_number(reader, applied.rows)) {
       return false;
     }
   }
@@ -57,22 +61,22 @@ bool read_step_edits(std::string_view data, ReplyMessage &message) {
   MessageReader reader(data);
   while (reader.next()) {
     bool valid = false;
-    switch (reader.field) {
-      case 1:
-        valid = !reader.is_varint && !has_edits && read_edits(reader.bytes, message.edits);
+    switch (reader.tag) {
+      case fields::StepEdits::edits.tag():
+        valid = !has_edits && read_edits(reader.bytes, message.edits);
         has_edits = true;
         break;
-      case 4:
-        valid = !reader.is_varint && read_applied(reader.bytes, message.applied.emplace_back());
+      case fields::StepEdits::applied.tag():
+        valid = read_applied(reader.bytes, message.applied.emplace_back());
         break;
-      case 5:
-        valid = !reader.is_varint && read_column(reader.bytes, message.denied_rows);
+      case fields::StepEdits::all_denied_rows.tag():
+        valid = read_column(reader.bytes, message.denied_rows);
         break;
-      case 6:
+      case fields::StepEdits::ended_admissions.tag():
         valid = read_number(reader, message.ended_admissions);
         break;
-      case 8:
-        valid = reader.is_varint;
+      case fields::StepEdits::should_move.tag():
+        valid = true;
         message.should_move = reader.value != 0;
         break;
       default:
@@ -91,9 +95,10 @@ bool read_reply_message(std::string_view data, ReplyMessage &message) {
   bool has_edits = false;
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == 1 && reader.is_varint) {
+    if (reader.tag == fields::SessionResponse::seq.tag()) {
       message.seq = reader.value;
-    } else if (reader.field == 5 && !reader.is_varint && !has_edits && read_step_edits(reader.bytes, message)) {
+    } else if (reader.tag == fields::SessionResponse::edits.tag() && !has_edits &&
+               read_step_edits(reader.bytes, message)) {
       has_edits = true;
     } else {
       return false;

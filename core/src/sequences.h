@@ -22,8 +22,8 @@ template <typename T>
 std::vector<T> numbers_of(nanobind::handle sequence) {
   const nanobind::tuple items = items_of(sequence);
   std::vector<T> numbers(items.size());
-  for (std::size_t place = 0; place < numbers.size(); ++place) {
-    if (!nanobind::try_cast(items[place], numbers[place])) {
+  for (std::size_t index = 0; index < numbers.size(); ++index) {
+    if (!nanobind::try_cast(items[index], numbers[index])) {
       throw nanobind::type_error("a number of the sequence has another type, or is too large");
     }
   }

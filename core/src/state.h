@@ -28,7 +28,7 @@ class State {
 
   // Whether `advance` does anything; if not, it need not be called.
   [[nodiscard]] virtual bool advances() const noexcept { return false; }
-  // Follow a history to which `token_id` was just appended.
+  // Follow a history after `token_id` was appended.
   virtual void advance(const History & /*history*/, std::int32_t /*token_id*/) {}
   // Follow a history that was just cut back to its present length.
   virtual void rewind(const History & /*history*/) {}

@@ -82,12 +82,12 @@ bool StepLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_tok
   }
   draft_begins.resize(size());
   drafts = 0;
-  for (std::size_t place = 0; place < size(); ++place) {
-    if (draft_counts[place] > max_draft_tokens) {
+  for (std::size_t index = 0; index < size(); ++index) {
+    if (draft_counts[index] > max_draft_tokens) {
       return false;
     }
-    draft_begins[place] = drafts;
-    drafts += static_cast<std::size_t>(draft_counts[place]);
+    draft_begins[index] = drafts;
+    drafts += static_cast<std::size_t>(draft_counts[index]);
   }
   return true;
 }
@@ -95,30 +95,30 @@ bool StepLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_tok
 bool StepLayout::read_rows(const StepFrame &frame) {
   if (frame.row_requests.empty()) {
     rows.resize(size());
-    for (std::size_t place = 0; place < size(); ++place) {
-      rows[place] = {static_cast<std::int32_t>(place), 0};
+    for (std::size_t index = 0; index < size(); ++index) {
+      rows[index] = {static_cast<std::int32_t>(index), 0};
     }
     return frame.row_draft_offsets.empty();
   }
-  std::vector<std::int32_t> places;
+  std::vector<std::int32_t> requests;
   std::vector<std::int32_t> offsets;
-  if (!copy_column(frame.row_requests, places)) {
+  if (!copy_column(frame.row_requests, requests)) {
     return false;
   }
   if (frame.row_draft_offsets.empty()) {
-    offsets.assign(places.size(), 0);
-  } else if (!copy_column(frame.row_draft_offsets, offsets, places.size())) {
+    offsets.assign(requests.size(), 0);
+  } else if (!copy_column(frame.row_draft_offsets, offsets, requests.size())) {
     return false;
   }
   std::vector<std::int32_t> last_offsets(size(), 0);
-  rows.resize(places.size());
+  rows.resize(requests.size());
   for (std::size_t row = 0; row < rows.size(); ++row) {
-    const auto place = static_cast<std::size_t>(places[row]);  // a negative one becomes a large one
-    if (place >= size() || offsets[row] < last_offsets[place] || offsets[row] > draft_counts[place]) {
+    const auto index = static_cast<std::size_t>(requests[row]);  // a negative one becomes a large one
+    if (index >= size() || offsets[row] < last_offsets[index] || offsets[row] > draft_counts[index]) {
       return false;
     }
-    last_offsets[place] = offsets[row];
-    rows[row] = {places[row], offsets[row]};
+    last_offsets[index] = offsets[row];
+    rows[row] = {requests[row], offsets[row]};
   }
   return true;
 }

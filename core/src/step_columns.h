@@ -20,7 +20,7 @@ struct StepFrame {
 
 // A row of the step's logits.
 struct StepRow {
-  std::int32_t place;  // index of its request in the columns
+  std::int32_t request;  // its index in the columns
   std::int32_t draft_offset;
 };
 

@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "message_fields.h"
 #include "message_writer.h"
 #include "plain_values.h"
 
@@ -26,7 +27,7 @@ StepFrameWriter::StepFrameWriter(nb::handle new_token_ids, const nb::dict &held,
     require(nb::try_cast(history, compiled) && compiled != nullptr);
     slots_.push_back(integer(slot));
     generations_.push_back(integer(attribute(handle, "generation")));
-    places_.emplace(handle.ptr(), static_cast<std::int32_t>(requests_.size()));
+    indices_.emplace(handle.ptr(), static_cast<std::int32_t>(requests_.size()));
     requests_.push_back({nb::borrow(handle), std::move(history), compiled});
   }
 }
@@ -47,9 +48,9 @@ void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::hand
     }
   }
   if (!rows.is_none()) {
-    place_rows(rows);
+    add_rows(rows);
   } else if (!drafts_.ids.empty()) {
-    place_each_draft();
+    add_row_of_each_draft();
   }
 }
 
@@ -63,19 +64,19 @@ nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
     checksums.push_back(request.history->checksum());
   }
   MessageWriter step;
-  step.column(1, slots_);
-  step.column(2, generations_);
-  step.column(3, lengths);
-  step.column(4, checksums);
-  step.column(5, new_.counts);
-  step.column(6, new_.ids);
-  step.column(7, row_requests_);
-  step.column(8, row_offsets_);
-  step.column(9, drafts_.counts);
-  step.column(10, drafts_.ids);
+  step.column(fields::Step::slots, slots_);
+  step.column(fields::Step::generations, generations_);
+  step.column(fields::Step::base_lengths, lengths);
+  step.column(fields::Step::history_crcs, checksums);
+  step.column(fields::Step::new_token_counts, new_.counts);
+  step.column(fields::Step::new_token_ids, new_.ids);
+  step.column(fields::Step::row_requests, row_requests_);
+  step.column(fields::Step::row_draft_offsets, row_offsets_);
+  step.column(fields::Step::draft_counts, drafts_.counts);
+  step.column(fields::Step::draft_token_ids, drafts_.ids);
   MessageWriter frame;
-  frame.varint(1, seq);
-  frame.bytes(5, step.data());
+  frame.varint(fields::SessionRequest::seq, seq);
+  frame.bytes(fields::SessionRequest::step, step.data());
   const auto length = static_cast<std::uint32_t>(frame.data().size());
   std::string with_length(reinterpret_cast<const char *>(&length), sizeof length);
   with_length += frame.data();
@@ -84,9 +85,9 @@ nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
 
 void StepFrameWriter::extend() {
   std::size_t first = 0;
-  for (std::size_t place = 0; place < new_.counts.size(); ++place) {
-    const auto count = static_cast<std::size_t>(new_.counts[place]);
-    requests_[place].history->extend(new_.ids.data() + first, count);
+  for (std::size_t index = 0; index < new_.counts.size(); ++index) {
+    const auto count = static_cast<std::size_t>(new_.counts[index]);
+    requests_[index].history->extend(new_.ids.data() + first, count);
     first += count;
   }
   new_.clear();
@@ -129,28 +130,28 @@ void StepFrameWriter::read_ids(nb::handle token_ids, Ids &column) const {
 }
 
 // A row of each request, and one more for each of its draft tokens.
-void StepFrameWriter::place_each_draft() {
-  for (std::size_t place = 0; place < requests_.size(); ++place) {
-    for (std::int32_t offset = 0; offset <= drafts_.counts[place]; ++offset) {
-      row_requests_.push_back(static_cast<std::int32_t>(place));
+void StepFrameWriter::add_row_of_each_draft() {
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    for (std::int32_t offset = 0; offset <= drafts_.counts[index]; ++offset) {
+      row_requests_.push_back(static_cast<std::int32_t>(index));
       row_offsets_.push_back(offset);
     }
   }
 }
 
 // Rows as pairs of a handle and a draft offset.
-void StepFrameWriter::place_rows(nb::handle rows) {
+void StepFrameWriter::add_rows(nb::handle rows) {
   bool is_default = true;
   require(PyList_CheckExact(rows.ptr()));
   for_each_item(rows, [&](nb::handle row) {
     require(PyTuple_CheckExact(row.ptr()) && PyTuple_Size(row.ptr()) == 2);
-    const auto found = places_.find(PyTuple_GetItem(row.ptr(), 0));
+    const auto found = indices_.find(PyTuple_GetItem(row.ptr(), 0));
     const std::int32_t offset = integer(PyTuple_GetItem(row.ptr(), 1));
-    require(found != places_.end());
-    const std::int32_t place = found->second;
-    require(offset >= 0 && offset <= (drafts_.counts.empty() ? 0 : drafts_.counts[static_cast<std::size_t>(place)]));
-    is_default &= offset == 0 && place == static_cast<std::int32_t>(row_requests_.size());
-    row_requests_.push_back(place);
+    require(found != indices_.end());
+    const std::int32_t index = found->second;
+    require(offset >= 0 && offset <= (drafts_.counts.empty() ? 0 : drafts_.counts[static_cast<std::size_t>(index)]));
+    is_default &= offset == 0 && index == static_cast<std::int32_t>(row_requests_.size());
+    row_requests_.push_back(index);
     row_offsets_.push_back(offset);
   });
   require(!row_requests_.empty() || requests_.empty());

@@ -48,12 +48,12 @@ class StepFrameWriter {
   void read_new_ids(nanobind::handle new_token_ids);
   void read_drafts(nanobind::handle drafts);
   void read_ids(nanobind::handle token_ids, Ids &column) const;
-  void place_each_draft();
-  void place_rows(nanobind::handle rows);
+  void add_row_of_each_draft();
+  void add_rows(nanobind::handle rows);
 
   std::int64_t vocab_size_;
   std::vector<Request> requests_;
-  std::unordered_map<PyObject *, std::int32_t> places_;  // of a request's handle
+  std::unordered_map<PyObject *, std::int32_t> indices_;  // of a request's handle
   std::vector<std::int32_t> slots_, generations_;
   // Of the step that was read.
   Ids new_, drafts_;

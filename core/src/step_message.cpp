@@ -1,42 +1,64 @@
 #include "step_message.h"
 
-#include <array>
 #include <cstddef>
 
+#include "message_fields.h"
 #include "message_reader.h"
 
 namespace logitport {
+namespace {
 
+// Null for a field that this version does not know.
+std::string_view *column_of(StepFrame &frame, std::uint32_t tag) {
+  switch (tag) {
+    case fields::Step::slots.tag():
+      return &frame.slots;
+    case fields::Step::generations.tag():
+      return &frame.generations;
+    case fields::Step::base_lengths.tag():
+      return &frame.base_lengths;
+    case fields::Step::history_crcs.tag():
+      return &frame.history_crcs;
+    case fields::Step::new_token_counts.tag():
+      return &frame.new_token_counts;
+    case fields::Step::new_token_ids.tag():
+      return &frame.new_token_ids;
+    case fields::Step::row_requests.tag():
+      return &frame.row_requests;
+    case fields::Step::row_draft_offsets.tag():
+      return &frame.row_draft_offsets;
+    case fields::Step::draft_counts.tag():
+      return &frame.draft_counts;
+    case fields::Step::draft_token_ids.tag():
+      return &frame.draft_token_ids;
+    default:
+      return nullptr;
+  }
+}
+
+// Returns false for a field twice, or one that this version does not know.
 bool read_step(std::string_view data, StepFrame &frame) {
-  // By number of the field.
-  const std::array<std::string_view *, 11> columns = {nullptr,
-                                                      &frame.slots,
-                                                      &frame.generations,
-                                                      &frame.base_lengths,
-                                                      &frame.history_crcs,
-                                                      &frame.new_token_counts,
-                                                      &frame.new_token_ids,
-                                                      &frame.row_requests,
-                                                      &frame.row_draft_offsets,
-                                                      &frame.draft_counts,
-                                                      &frame.draft_token_ids};
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == 0 || reader.field >= columns.size() || reader.is_varint || !columns[reader.field]->empty()) {
+    std::string_view *column = column_of(frame, reader.tag);
+    if (column == nullptr || !column->empty()) {
       return false;
     }
-    *columns[reader.field] = reader.bytes;
+    *column = reader.bytes;
   }
   return reader.is_at_end();
 }
+
+}  // namespace
 
 bool read_step_message(std::string_view data, StepMessage &message) {
   bool has_step = false;
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == 1 && reader.is_varint) {
+    if (reader.tag == fields::SessionRequest::seq.tag()) {
       message.seq = reader.value;
-    } else if (reader.field == 5 && !reader.is_varint && !has_step && read_step(reader.bytes, message.frame)) {
+    } else if (reader.tag == fields::SessionRequest::step.tag() && !has_step &&
+               read_step(reader.bytes, message.frame)) {
       has_step = true;
     } else {
       return false;
@@ -50,38 +72,34 @@ void StepReplyWriter::write(const StepReply &reply) {
   rest_.clear();  // the fields of StepEdits after the edits
   for (const AppliedRows &each : *reply.applied) {
     each_.clear();
-    each_.bytes(1, each.key);
-    each_.varint(2, static_cast<std::uint64_t>(each.rows));
+    each_.bytes(fields::RowsApplied::processor, each.key);
+    each_.varint(fields::RowsApplied::rows, static_cast<std::uint64_t>(each.rows));
     if (!each.display_name.empty()) {
-      each_.bytes(3, each.display_name);
+      each_.bytes(fields::RowsApplied::display_name, each.display_name);
     }
-    rest_.bytes(4, each_.data());
+    rest_.bytes(fields::StepEdits::applied, each_.data());
   }
-  rest_.column(5, *reply.denied_rows);
+  rest_.column(fields::StepEdits::all_denied_rows, *reply.denied_rows);
   if (reply.ended_admissions != 0) {
-    rest_.varint(6, static_cast<std::uint64_t>(reply.ended_admissions));
+    rest_.varint(fields::StepEdits::ended_admissions, static_cast<std::uint64_t>(reply.ended_admissions));
   }
   if (reply.should_move) {
-    rest_.varint(8, 1);
+    rest_.varint(fields::StepEdits::should_move, 1);
   }
-  const std::size_t edits_size = MessageWriter::size_of_column(edits.rows) +
-                                 MessageWriter::size_of_column(edits.kinds) +
-                                 MessageWriter::size_of_column(edits.offsets) +
-                                 MessageWriter::size_of_column(edits.ids) + MessageWriter::size_of_column(edits.values);
+  std::size_t edits_size = 0;
+  for_each_column(edits, [&edits_size](BytesField field, const auto &column) {
+    edits_size += MessageWriter::size_of_column(field, column);
+  });
   before_edits_.clear();
-  before_edits_.begin(1, edits_size);
+  before_edits_.begin(fields::StepEdits::edits, edits_size);
   response_.reserve(length_bytes + edits_size + rest_.data().size() + 32);  // 32: a number, and two fields' beginnings
   // From here on, nothing fails.
   response_.clear();
   response_.resize(length_bytes);
-  response_.varint(1, reply.seq);
-  response_.begin(5, before_edits_.data().size() + edits_size + rest_.data().size());
+  response_.varint(fields::SessionResponse::seq, reply.seq);
+  response_.begin(fields::SessionResponse::edits, before_edits_.data().size() + edits_size + rest_.data().size());
   response_.append(before_edits_);
-  response_.column(1, edits.rows);
-  response_.column(2, edits.kinds);
-  response_.column(3, edits.offsets);
-  response_.column(4, edits.ids);
-  response_.column(5, edits.values);
+  for_each_column(edits, [this](BytesField field, const auto &column) { response_.column(field, column); });
   response_.append(rest_);
   response_.overwrite(0, static_cast<std::uint32_t>(message().size()));
 }

@@ -1,4 +1,4 @@
-// Reads the message of a step, and writes that of its reply: `SessionRequest` and `SessionResponse` in
+// Reads the message of a step, and writes its reply: `SessionRequest` and `SessionResponse` in
 // proto/logitport/v1/processing.proto.
 #pragma once
 
@@ -16,17 +16,13 @@
 
 namespace logitport {
 
-// Read a serialized `Step`. Returns false for a field twice, or one that this version does not know. The columns are
-// views of the message.
-bool read_step(std::string_view data, StepFrame &frame);
-
 // A frame with a step. The columns are views of the message.
 struct StepMessage {
   std::uint64_t seq = 0;
   StepFrame frame;
 };
 
-// Returns false for any other message.
+// Returns false for any other message: a field twice, or one that this version does not know.
 bool read_step_message(std::string_view data, StepMessage &message);
 
 // A processor, and the number of rows that it was applied to.
@@ -48,7 +44,7 @@ struct StepReply {
 // Writes replies, each into the memory of the last one.
 class StepReplyWriter {
  public:
-  // Write a reply in place of the last one, which is kept if memory is lacking.
+  // Write a reply over the last one, which is kept if memory is lacking.
   void write(const StepReply &reply);
 
   // The last reply; the same after its length, as the local transport sends it. Empty before the first reply, and when

@@ -50,7 +50,7 @@ Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const Repl
     }
     ++last_seq;
     const int error_number = socket.send(writer_.framed());
-    if (transport == Transport::local) {  // whoever relays frames of gRPC counts their bytes
+    if (transport == Transport::local) {  // the relay of gRPC frames counts their bytes
       tally_.add_bytes(transport, socket.frame().size(), writer_.message().size());
     }
     socket.remove_frame();

@@ -1,4 +1,4 @@
-// Answers the frames of one session that are usual steps, from their bytes to those of the reply.
+// Answers the frames of one session that are usual steps, from their bytes to the bytes of the reply.
 #pragma once
 
 #include <cstddef>

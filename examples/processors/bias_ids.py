@@ -21,8 +21,8 @@ class BiasIds(EditProcessor):
             raise InvalidArgument(f"first is {params['first']}, and last is {params['last']}: set first <= last")
 
     def edit(self, request, edits):
-        place = request.history.length - request.history.prompt_length  # of the next id in the output
-        if request.params["first"] <= place <= request.params["last"]:
+        position = request.history.length - request.history.prompt_length  # of the next id in the output
+        if request.params["first"] <= position <= request.params["last"]:
             edits.bias(request.params["ids"], request.params["bias"])
 
 

@@ -9,7 +9,7 @@ except ImportError:  # SGLang is not installed: the same interface
 
 
 class ForceAt(CustomLogitProcessor):
-    """Forces the id `token_id` at the place `at` of the output."""
+    """Forces the id `token_id` at the position `at` of the output."""
 
     def __call__(self, logits, custom_param_list=None):
         for row, params in zip(logits, custom_param_list, strict=True):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from logitport_fleet.options import FleetOptions
-    from logitport_server.processes.report import Report
+    from logitport_server.processes.server_report import Report
 
 
 class FleetServers(Protocol):
@@ -62,7 +62,7 @@ class Controller:
         servers: where they run.
         publish: takes the list of addresses.
         end_seconds: how long a server may take to end once it drains; after that it is removed.
-        continues: whether the number of servers is that of the existing ones, instead of `options.servers`.
+        continues: whether to keep the number of existing servers, instead of `options.servers`.
         clock: returns seconds.
     """
 

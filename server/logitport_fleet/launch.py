@@ -32,7 +32,7 @@ def connect(address: str, namespace: str) -> None:
     """Connect this process to a cluster.
 
     Raises:
-        StartupError: there is none, or it cannot be used.
+        StartupError: it is missing, or cannot be used.
     """
     require_token_mode(os.environ, "in the environment of this command")
     try:
@@ -91,7 +91,7 @@ def up(options: FleetOptions, timeout_seconds: float, announce: Callable[[str], 
 
 
 def status(namespace: str) -> FleetStatus:
-    """Return the state of the fleet. Raises StartupError if there is none, or its controller does not answer."""
+    """Return the state of the fleet. Raises StartupError if no fleet runs, or its controller does not answer."""
     controller = _find_controller(namespace)
     if controller is None:
         raise StartupError(f"no fleet runs in the namespace {namespace!r}; start one with `logitport ray up`")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from logitport_server.processes.report import ServerLoad
+from logitport_server.processes.server_report import ServerLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

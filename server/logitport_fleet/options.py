@@ -61,12 +61,12 @@ class FleetOptions(BaseModel):
         120.0, ge=0, description="how long the load must fit into fewer servers before one is removed"
     )
     unhealthy_seconds: Seconds = Field(
-        15.0, gt=0, description="a server that answers no health check for this long is replaced"
+        15.0, gt=0, description="a server that answers no health check for this long is restarted"
     )
     host: Annotated[str, Metavar("HOST")] | None = Field(
         None, min_length=1, description="address on which servers and the list listen; the node's address if not set"
     )
-    # Below the kernel's ephemeral ports, from which a connection could take the port of a server that restarts, and
+    # Below the kernel's ephemeral ports, where a connection could take the port of a server that restarts, and
     # above those that Ray gives its workers.
     list_port: Port = Field(20050, ge=1, le=_MAX_PORT, description="port of the list of addresses")
     port_base: Port = Field(
@@ -103,7 +103,7 @@ class FleetOptions(BaseModel):
         """Return the addresses of a server.
 
         Args:
-            index: number of the server, 0 or more. A server that is replaced keeps it.
+            index: number of the server, 0 or more. A server that is restarted keeps it.
             node: address of the node on which the server runs.
         """
         host = self.host or node

@@ -18,7 +18,7 @@ import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
-from logitport_fleet.child import child_environment, environment_at_start, leave_background
+from logitport_fleet.actor_child import child_environment, environment_at_start, leave_background
 from logitport_fleet.controller import Controller, FleetStatus
 from logitport_fleet.directory import PATH, Directory
 from logitport_fleet.load import read_load
@@ -27,7 +27,7 @@ from logitport_fleet.scaling import FleetLoad
 from logitport_server.addresses import join
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.processes.child_process import child_command
-from logitport_server.processes.report import Report
+from logitport_server.processes.server_report import Report
 from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ServerActor:
             addresses.configure(config),
             Rules(unhealthy_seconds=options.unhealthy_seconds, end_seconds=end_seconds(config)),
             self._report,
-            command=child_command(addresses.clients, "logitport_fleet.child"),
+            command=child_command(addresses.clients, "logitport_fleet.actor_child"),
             environment=child_environment(os.environ, environment_at_start()),
             load=partial(read_load, addresses.metrics),
         )

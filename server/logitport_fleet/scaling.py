@@ -21,7 +21,7 @@ class FleetLoad:
 
     Attributes:
         sessions: number of open sessions.
-        step_seconds: mean time in which the servers computed the last steps; 0 without steps.
+        step_seconds: mean time of the servers' last steps; 0 without steps.
     """
 
     sessions: int = 0
@@ -34,7 +34,7 @@ class Decision:
 
     Attributes:
         servers: the number of servers that the fleet should have.
-        grown_at: time of the last addition because of slow steps; -inf if there was none.
+        grown_at: time of the last addition because of slow steps, or -inf.
         low_since: since when the load fits into fewer servers; None if it does not.
     """
 

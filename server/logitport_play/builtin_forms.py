@@ -1,4 +1,4 @@
-"""The fields of a form. Those of the built-in edits, which read their parameters by code, and values to begin with."""
+"""The fields of the forms of built-in edits, which read their parameters by code; and values to begin with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Field:
     Attributes:
         name: its key.
         kind: "number", "integer", "boolean", "text", "token_ids" or "json".
-        default: the value for requests that do not set it; None if there is none.
-        minimum, maximum: the limits of a number, inclusive; None for none.
+        default: the value for requests that do not set it, or None.
+        minimum, maximum: the limits of a number, inclusive, or None.
         required: whether a request must set it.
         help: one line about it.
     """

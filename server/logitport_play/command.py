@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 
 from logitport.errors import InvalidArgument, NotInstalled
 from logitport.system.installation import how_to_install
+from logitport_recording.reading.reader import MAX_MEMORY_BYTES
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
 from logitport_server.lifecycle.start_errors import UsageError
 from logitport_session import stubs
-from logitport_testing.recordings.reader import MAX_MEMORY_BYTES
 
 _REDIRECTION = """<!doctype html>
 <meta name="referrer" content="no-referrer">
@@ -61,7 +61,7 @@ class Play(BaseModel):
 
     def run(self) -> None:
         try:
-            from logitport_play.serving import PlayServer
+            from logitport_play.web.serving import PlayServer
         except ModuleNotFoundError as error:
             raise NotInstalled(
                 f"{error.name} is not installed; install it {how_to_install('server', 'play')}"

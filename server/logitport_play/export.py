@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logitport_play.files import Files
     from logitport_play.runs import Runs, RunSpec
+    from logitport_play.watched_files import Files
     from logitport_testing import Simulation, StepRecord
 
 _WIDTH = 110
@@ -134,6 +134,6 @@ def _text(simulation: Simulation) -> str:
 def _identifier(name: str) -> str:
     last = name.rpartition(":")[2]
     return "".join(
-        f"_{character.lower()}" if character.isupper() and place else character.lower()
-        for place, character in enumerate(last)
+        f"_{character.lower()}" if character.isupper() and index else character.lower()
+        for index, character in enumerate(last)
     )

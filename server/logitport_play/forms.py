@@ -1,4 +1,4 @@
-"""The fields with which the page asks for the parameters of a processor."""
+"""The page's fields for the parameters of a processor."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def from_folder(folder: Path) -> PlayModel:
 
 
 def open_models(folders: Iterable[Path]) -> dict[str, PlayModel]:
-    """The models by name: those of the folders, then the shipped one. Raises as `from_folder`."""
+    """The models by name: from the folders, then the shipped one. Raises the errors of `from_folder`."""
     models: dict[str, PlayModel] = {}
     for folder in folders:
         model = from_folder(folder)

@@ -16,23 +16,23 @@ from logitport.errors import InvalidArgument, PayloadError
 from logitport.tokenizers import read_tokenizer
 from logitport_play.token_texts import TokenTexts
 from logitport_play.watch import Watched
-from logitport_testing.replaying.chains import Replacement, chain_of
+from logitport_testing.replaying.compared_rows import recorded_rows
+from logitport_testing.replaying.replacement import Replacement, chain_of
 from logitport_testing.replaying.replay import ReplayedRequest, replay_rows, session_tokenizers, with_tokenizer
-from logitport_testing.replaying.rows import recorded_rows
 from logitport_testing.runner import load_backend
-from logitport_testing.view.replays import show_row
+from logitport_testing.view.replay_tiles import show_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from logitport_play.files import Files
+    from logitport_play.watched_files import Files
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedProcessor
-    from logitport_testing.recordings.reader import RecordedRequest, Recording
-    from logitport_testing.replaying.rows import ComparedRow
+    from logitport_recording.reading.reader import RecordedRequest, Recording
+    from logitport_testing.replaying.compared_rows import ComparedRow
     from logitport_testing.runner import ChainRunner
-    from logitport_testing.view.replays import ShownRow
+    from logitport_testing.view.replay_tiles import ShownRow
 
 MAX_ROWS = 2000
 # A request returns after this time; the page calls again, and shows the rows so far.
@@ -46,7 +46,7 @@ class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
         request: the index of the recorded request.
         versions: for each place of its chain FILE.py:NAME, or "" for the recorded processor; None chooses by the names
             of classes.
-        since: the first row of which the page needs the pane.
+        since: the page needs the panes from this row on.
     """
 
     request: Annotated[int, Meta(ge=0)]
@@ -60,7 +60,7 @@ class Replays:
     Args:
         recording: the recording.
         files: new versions of processors.
-        tokenizer: a tokenizer.json, or a folder with one, for the texts of ids and for processors; None for none.
+        tokenizer: a tokenizer.json, or a folder with one, for the texts of ids and for processors, or None.
         run_payloads: whether the code of recorded processors may run. Without it, chains that need this code show what
             was recorded.
 

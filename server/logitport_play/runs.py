@@ -22,8 +22,8 @@ from logitport_testing.runner import load_backend
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from logitport_play.files import Files
     from logitport_play.models import PlayModel
+    from logitport_play.watched_files import Files
     from logitport_testing import Simulation
 
 MAX_STEPS = 512
@@ -64,7 +64,7 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True):
         chain: the processors.
         steps: number of steps.
         forced: ids that the user has chosen, by step.
-        since: the first step of which the page needs the pane.
+        since: the page needs the panes from this step on.
     """
 
     lane: Literal["a", "b"]
@@ -105,7 +105,7 @@ class Runs:
         self._files = files
         self._lanes: dict[str, _Lane] = {}
         self._lock = Lock()
-        # By the names of the models, so that a run finds that of its model. Each is read when a processor uses it.
+        # By the names of the models, so that a run finds its model's. Each is read when a processor uses it.
         self._tokenizers = {name: model.tokenizer_path for name, model in models.items()}
         logitport_builtins.add_tokenizers(self._tokenizers)
 
@@ -132,7 +132,7 @@ class Runs:
             return RunResult(lane.stepper.result(), ended, since, new_steps, lane.stopped)
 
     def model(self, name: str) -> PlayModel:
-        """Return a model. Raises InvalidArgument if there is none with this name."""
+        """Return a model. Raises InvalidArgument if no model has this name."""
         try:
             return self._models[name]
         except KeyError:

@@ -64,7 +64,7 @@ class Watched:
         return self._result
 
     def _wait(self) -> None:
-        """Wait for the thread, and stop it if it runs too long. Raises as `run`."""
+        """Wait for the thread, and stop it if it runs too long. Raises the errors of `run`."""
         entered: float | None = None  # when code of the files began that has not returned
         poll_seconds = LIMIT_SECONDS / _POLLS
         self._thread.join(poll_seconds)

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from logitport_testing.runner import Place
+    from logitport_testing.runner import Where
 
 __all__ = ["open_runner", "serve_in_thread"]
 
 
 def open_runner(
-    place: Place = "here", options: Mapping[str, Any] | None = None, tokenizers: Mapping[str, Path] | None = None
+    where: Where = "here", options: Mapping[str, Any] | None = None, tokenizers: Mapping[str, Path] | None = None
 ) -> InProcessRunner:
     """Open a runner of chains; see `logitport_testing.runner.Backend`."""
-    return InProcessRunner(place, options or {}, tokenizers or {})
+    return InProcessRunner(where, options or {}, tokenizers or {})
 
 
 def serve_in_thread(options: Mapping[str, Any] | None = None) -> ThreadServer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 import logitport_builtins
+from logitport.core import tensors
 from logitport.core.history import extend_crc
 from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUnavailable
 from logitport_proto import processing_pb2
@@ -17,13 +18,10 @@ from logitport_runner.watched_step import WatchedStep
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.registry import installed
+from logitport_server.registry import selected_processors
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.admissions.admission import Admission, check_limits, check_token_ids
-from logitport_session.dialects.sglang import SGLangDialect
-from logitport_session.dialects.vllm.v1 import VllmV1Dialect
-from logitport_session.dialects.vllm.v2 import VllmV2Dialect
-from logitport_session.requests.hosting import HostedProcessors
+from logitport_session.requests.loaded_processors import LoadedProcessors
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step_time import StepTime
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from logitport.shipping.request import Request
@@ -43,10 +40,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
     from logitport_session.requests.active_request import ActiveRequest
-    from logitport_testing.runner import Place, RowResult, RowStep
+    from logitport_testing.runner import RowResult, RowStep, Where
 
-# Dialects of which one call takes the rows of several requests.
-_OF_ROWS = (SGLangDialect, VllmV1Dialect, VllmV2Dialect)
 # A test does not depend on the speed of the machine, unless it sets these options.
 _LONG_LIMITS = {
     "processor_timeout_seconds": 60.0,
@@ -59,7 +54,7 @@ class InProcessRunner:
     """Runs chains; see `logitport_testing.runner.ChainRunner`.
 
     Args:
-        place: where processors run.
+        where: where processors run.
         options: options of the server, by the names of `ServerConfig`.
         tokenizers: further tokenizers by name, for processors that run here. They are read when one uses them.
 
@@ -68,13 +63,13 @@ class InProcessRunner:
         InvalidArgument: an option is unknown or has a wrong value.
     """
 
-    def __init__(self, place: Place, options: Mapping[str, Any], tokenizers: Mapping[str, Path]) -> None:
+    def __init__(self, where: Where, options: Mapping[str, Any], tokenizers: Mapping[str, Path]) -> None:
         config = self._config = make_config(
-            {"isolation": "process" if place == "worker" else "none", **_LONG_LIMITS, **options}
+            {"isolation": "process" if where == "worker" else "none", **_LONG_LIMITS, **options}
         )
         if config.tokenizer:
             logitport_builtins.configure(config)
-        self._own = OwnProcessors(installed.load(config), shipped=place != "here")
+        self._own = OwnProcessors(selected_processors.load(config), shipped=where != "here")
         self._executor = make_executor(config)
         self._registry = LocalRegistry(
             PayloadPolicy(allow_shipped=True, max_bytes=config.max_payload_bytes),
@@ -96,8 +91,8 @@ class InProcessRunner:
             eos_token_ids=eos_token_ids,
             max_requests=self._config.max_requests_per_session,
         )
-        hosted = HostedProcessors(self._registry, self._executor, ANONYMOUS)
-        return InProcessBatch(opening, hosted, self._own, self._config)
+        loaded = LoadedProcessors(self._registry, self._executor, ANONYMOUS)
+        return InProcessBatch(opening, loaded, self._own, self._config)
 
     def close(self) -> None:
         """End all workers. The runner's tokenizers are no longer configured. A second call has no effect."""
@@ -120,10 +115,10 @@ class InProcessBatch:
     """Some requests, and their steps; see `logitport_testing.runner.Batch`."""
 
     def __init__(
-        self, opening: processing_pb2.OpenSession, hosted: HostedProcessors, own: OwnProcessors, config: ServerConfig
+        self, opening: processing_pb2.OpenSession, loaded: LoadedProcessors, own: OwnProcessors, config: ServerConfig
     ) -> None:
         self._opening = opening
-        self._hosted = hosted
+        self._loaded = loaded
         self._own = own
         self._config = config
         self._requests: dict[int, ActiveRequest] = {}
@@ -135,14 +130,14 @@ class InProcessBatch:
         addition = processing_pb2.SlottedRequest(slot=slot, request=self._own.to_proto(request))
         check_limits(addition.request, self._config.session_limits)
         admission = Admission(addition, self._opening, caller=Party(ANONYMOUS.name, request.tenant))
-        admission.load(self._host, self._config.load_timeout_seconds)
+        admission.load(self._load, self._config.load_timeout_seconds)
         active = self._requests[slot] = admission.finish()
         return tuple(
             ProcessorInfo(
                 entry.dialect.name,
                 entry.dialect.reads_logits,
                 entry.dialect.for_engine() is not None,
-                isinstance(entry.dialect, _OF_ROWS),
+                entry.dialect.takes_rows,
             )
             for entry in active.chain
         )
@@ -170,15 +165,15 @@ class InProcessBatch:
         for index, request in enumerate(requests):
             if request.failure is None:
                 parts[needs_logits(request, greedy=greedy)].append(Row(index, request))
-        given = torch.tensor(logits, dtype=torch.float32)
+        given = tensors.of_sessions(np.array(logits, np.float32))
         time = StepTime(self._config.processor_timeout_seconds)
         watched = WatchedStep(given)
         watched.run_logits_free(Rows(parts[False], greedy=greedy), outcome, time)
         watched.run_logits_reading(Rows(parts[True], greedy=greedy), outcome, time)
         return [watched.result(index, request) for index, request in enumerate(requests)]
 
-    def _host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
-        return self._own.adapt(processor.builtin, self._hosted.host(processor, tenant, place))
+    def _load(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
+        return self._own.adapt(processor.builtin, self._loaded.load(processor, tenant, place))
 
     def _synchronized(self, row: RowStep, outcome: StepOutcome) -> ActiveRequest:
         """Bring the history of a request up to date; the request fails if that fails."""

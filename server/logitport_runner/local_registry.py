@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import payload
 from logitport_builtins import BUILTINS
-from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.processor_resolver import ProcessorResolver
+from logitport_server.principal_process.registration_checks import Checks
 from logitport_server.registry.registry import Registry
 from logitport_session.processor_sources.installed import Installed
 from logitport_session.trust.principals import ANONYMOUS
@@ -48,7 +48,7 @@ class LocalRegistry(Registry):
         self._names = ProcessorResolver(Installed(installed).verify(), policy, self._find_registered)
 
     def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
+        """Whether requests with this installed processor are admitted fast. True if no processor has this name."""
         return self._names.is_fast(builtin)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
@@ -58,10 +58,10 @@ class LocalRegistry(Registry):
     def register(
         self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
     ) -> registry_pb2.ProcessorInfo:
-        """Check and register a payload. Raises as `Checks.check` and `Registry.register_checked`."""
+        """Check and register a payload. Raises the errors of `Checks.check` and `Registry.register_checked`."""
         shipped = self._checks.check(serialized, name)
         return self.register_checked(shipped, serialized, name, principal, replace=replace, shared=shared)
 
     def _find_registered(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:
-        entry = self.find(text, principal.name, is_name=is_name)
+        entry = self.resolve_registered(text, principal.name, is_name=is_name)
         return entry.owner, entry.payload

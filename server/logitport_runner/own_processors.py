@@ -58,7 +58,7 @@ class OwnProcessors:
         return message
 
     def adapt(self, name: str, dialect: Dialect) -> Dialect:
-        """Make errors of a test's own processor those of a shipped one: with its class, and with a traceback."""
+        """Give errors of a test's own processor the class and the traceback of a shipped one's."""
         if name in self._display_names:
             dialect.shipped, dialect.name = True, self._display_names[name]
         return dialect
@@ -82,7 +82,7 @@ class OwnProcessors:
         return not vars(processor if isinstance(processor, type) else type(processor)).get("builtin_name")
 
     def _installed_name(self, processor: Any, root: Any) -> str:
-        """Install a processor, of which a server would get `root`, and return its name."""
+        """Install a processor, and return its name. A server would get `root`."""
         known = self._names.get(id(processor))
         if known is not None:
             return known[0]

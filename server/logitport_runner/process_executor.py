@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport_server.executors.output import OutputLog
+from logitport_server.executors.output_log import OutputLog
 from logitport_server.executors.worker_executor import WorkerExecutor
 from logitport_server.executors.worker_processes.slots import WorkerSlots
 from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
@@ -30,7 +30,7 @@ class ProcessExecutor(WorkerExecutor):
         quarantine_after: number of call timeouts that a processor may be charged within ten minutes before it is
             quarantined.
         max_workers: maximum number of worker processes, which `WorkerSlots` divides among the calling parties.
-        pythons, limits, without, first, cgroups: as those of `WorkerZygotes`.
+        pythons, limits, without, first, cgroups: see `WorkerZygotes`.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""One step of which the effect of each processor is kept. Watching does not change its results."""
+"""One step that keeps the effect of each processor. Watching does not change its results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.core import tensors
 from logitport.core.edits import RowEdits
 from logitport.ops import apply_edits
 from logitport_session.dialects.base import by_row
@@ -17,7 +18,6 @@ from logitport_testing.runner import PlaceResult, RowResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
@@ -31,10 +31,10 @@ class WatchedStep:
     """Runs the two parts of a step, in the order of a session.
 
     Args:
-        logits: float32[rows, vocab_size], not changed.
+        logits: float32[rows, vocab_size], a torch tensor or a numpy array, not changed.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
+    def __init__(self, logits: Any) -> None:
         self._logits = logits
         # By row: the final logits, and the effects by place.
         self._final: dict[int, NDArray[np.float32]] = {}
@@ -50,13 +50,13 @@ class WatchedStep:
             self._note_failures(groups)
 
         run(rows, {}, self._logits.shape[1], None, outcome, time, observe)
-        final = self._logits.clone()
+        final = tensors.copied(self._logits)
         apply_edits(outcome.pack(self._logits.shape[1]), final)
         # The session applies the edits of all places at once. Here those up to each place are applied at once, so that
         # the last place ends with the same bits.
         begin = 0
         for place, end in ends:
-            logits = self._logits.clone()
+            logits = tensors.copied(self._logits)
             before = StepOutcome(outcome.succeeded[:end], outcome.failures)
             apply_edits(before.pack(self._logits.shape[1]), logits)
             for index, edits in _edits_of(outcome.succeeded[begin:end]):
@@ -72,9 +72,8 @@ class WatchedStep:
         logits = self._logits[index_of]  # a copy
         begin = len(outcome.succeeded)
 
-        def observe(groups: Sequence[Group], present: torch.Tensor | None) -> None:
+        def observe(groups: Sequence[Group], present: Any) -> None:
             nonlocal begin
-            assert present is not None  # noqa: S101 - the step has logits
             edits = dict(_edits_of(outcome.succeeded[begin:]))
             begin = len(outcome.succeeded)
             self._note_failures(groups)
@@ -102,7 +101,7 @@ class WatchedStep:
                 if row.request.failure is not None:
                     self._failed.setdefault(row.request, group.place)
 
-    def _note(self, index: int, place: int, logits: torch.Tensor, edits: tuple[Edit, ...]) -> None:
+    def _note(self, index: int, place: int, logits: Any, edits: tuple[Edit, ...]) -> None:
         self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits)
 
 
@@ -125,5 +124,5 @@ def _frozen(edit: Edit) -> Edit:
     return kind, np.array(ids), None if values is None else np.array(values)
 
 
-def _copied(row: torch.Tensor) -> NDArray[Any]:
-    return np.array(row.numpy())
+def _copied(row: Any) -> NDArray[Any]:
+    return np.array(tensors.on_host(row))

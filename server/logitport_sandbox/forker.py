@@ -8,11 +8,11 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
-from logitport_sandbox import linux, priority
+from logitport_sandbox import linux, priority, users
 from logitport_sandbox.layers import LAYERS
-from logitport_sandbox.nobody import become_nobody, is_open_to_nobody
 from logitport_sandbox.plan import SandboxError, SandboxPlan
 
 if TYPE_CHECKING:
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 _MESSAGE_BYTES = 4096
 _SETTING_UP_SECONDS = 30.0
 
+# Users to try for one worker: those of other servers may be taken, and a machine without free processes has none.
+_MAX_USERS = 16
+_TAKEN = b"taken"
+
 
 @dataclass(frozen=True)
 class SandboxedProcess:
-    """A worker to which all layers have been applied.
+    """A worker with all layers applied.
 
     Attributes:
         pid: its process id in the parent, for `os.waitpid`; outside the sandbox the number is different.
@@ -44,6 +48,8 @@ class WorkerForker:
 
     Create it first: that drops root. Then import what workers need, and fork. Imports that read /proc must happen
     before the fork, because workers have no /proc. The process must have one thread.
+
+    Raises SandboxError if only root can read what workers need.
     """
 
     def __init__(self) -> None:
@@ -51,10 +57,11 @@ class WorkerForker:
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
         priority.lower_session()
         self._sessions = priority.SessionsOfWorkers()
-        # Without bubblewrap, Python may be in a folder that only root can read. Workers then stay root.
-        if "bubblewrap" not in self._plan.without or all(map(is_open_to_nobody, self._plan.readable)):
-            become_nobody()
-        if "namespaces" in self._plan.without:  # that layer needs them, and drops them itself
+        os.chdir("/")  # a relative path from the server's folder would pass by the modes of those above it
+        self._users = users.Assigned()
+        if self._plan.own_users:
+            users.enter_zygote(self._plan.readable)
+        elif "namespaces" in self._plan.without:  # that layer needs them, and drops them itself
             linux.drop_capabilities()
         linux.no_new_privileges()
         linux.adopt_orphans()
@@ -70,6 +77,18 @@ class WorkerForker:
         Raises SandboxError if a layer could not be applied, OSError if there is no process or descriptor for it; then
         `child` was not called.
         """
+        if not self._plan.own_users:
+            return self._fork(child, limits, keep, user=None)
+        for user in islice(self._users.free(), _MAX_USERS):
+            with contextlib.suppress(BlockingIOError):
+                return self._fork(child, limits, keep, user)
+        raise SandboxError(
+            f"of the users {users.WORKERS[0]} to {users.WORKERS[-1]}, one for each worker, none was free"
+        )
+
+    def _fork(
+        self, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int], user: int | None
+    ) -> SandboxedProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -78,14 +97,18 @@ class WorkerForker:
                 intermediate = os.fork()
                 if intermediate == 0:
                     ours.close()  # with it, the worker would not notice the end of this process
-                    _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
+                    _end_with(theirs, lambda: self._split(theirs, child, limits, keep, user))
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
             if flags & socket.MSG_CTRUNC:  # the worker ends with the channel
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            if message == _TAKEN:
+                raise BlockingIOError(f"user {user} has another process")
             if not descriptors:
                 raise SandboxError(message.decode() or "a worker ended before its layers were applied")
             pid, pidfd = int(message), descriptors[0]
+            if user is not None:
+                self._users.assign(user, pid)
             ours.send(b"go")
             try:
                 reply = ours.recv(_MESSAGE_BYTES)
@@ -99,17 +122,28 @@ class WorkerForker:
             raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
     def _split(
-        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int]
+        self,
+        channel: socket.socket,
+        child: Callable[[], object],
+        limits: WorkerLimits,
+        keep: Sequence[int],
+        user: int | None,
     ) -> None:
         """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
+        if user is not None:
+            users.enter_worker(user)
         for layer in self._layers:
             layer.split(self._plan)
-        worker = os.fork()
+        try:
+            worker = os.fork() if user is None else users.fork_alone()
+        except BlockingIOError:
+            channel.send(_TAKEN)
+            return
         if worker == 0:
-            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep))
+            _end_with(channel, lambda: self._enter_sandbox(channel, child, limits, keep))
         socket.send_fds(channel, [str(worker).encode()], [os.pidfd_open(worker)])
 
-    def _become_worker(
+    def _enter_sandbox(
         self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int]
     ) -> None:
         # Wait until the intermediate process has ended: the parent is then the preloaded one.

@@ -18,8 +18,8 @@ from logitport_sandbox.plan import SandboxError
 # Packages that every worker imports. They are looked up by name: the folder of an editable install may not be on
 # sys.path.
 _PACKAGES = (
-    *("logitport_proto", "logitport", "logitport_programs", "logitport_builtins", "logitport_session"),
-    *("logitport_sandbox", "logitport_server", "dill", "numpy"),
+    *("logitport_proto", "logitport", "logitport_lint", "logitport_programs", "logitport_builtins"),
+    *("logitport_session", "logitport_sandbox", "logitport_server", "dill", "numpy"),
 )
 
 # The dynamic linker, its cache, and the libraries that torch and Python's extension modules link to.

@@ -28,6 +28,7 @@ MS_PRIVATE = 0x4_0000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
@@ -126,7 +127,7 @@ def filter_system_calls(instructions: bytes) -> None:
 
 
 def landlock_version() -> int:
-    """Return the kernel's version of Landlock. Raises OSError if it has none."""
+    """Return the kernel's version of Landlock. Raises OSError if the kernel lacks Landlock."""
     return _system_call("landlock", _LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
 
 
@@ -152,13 +153,20 @@ def landlock_restrict(ruleset: int) -> None:
     _system_call("landlock", _LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
-def drop_capabilities() -> None:
-    """Drop all capabilities, and prevent gaining any."""
+def drop_capabilities(kept: int = 0) -> None:
+    """Drop all capabilities but these, which are bits, and prevent gaining any."""
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) != 0:
             break  # past the kernel's last capability, or not permitted: then no_new_privs prevents gaining it
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
-    _checked(_libc.capset(ctypes.byref(header), (ctypes.c_uint32 * 6)()), "capset")
+    # Effective, permitted and inheritable, of the first 32 capabilities and of the others.
+    sets = (ctypes.c_uint32 * 6)(kept, kept)
+    _checked(_libc.capset(ctypes.byref(header), sets), "capset")
+
+
+def keep_capabilities(keep: bool) -> None:
+    """Set whether the permitted capabilities outlast a change from root to another user."""
+    _prctl("keep capabilities", _PR_SET_KEEPCAPS, int(keep))
 
 
 def set_time_slice(nanoseconds: int) -> None:

@@ -47,12 +47,14 @@ class SandboxPlan:
         readable: absolute paths of the files of Python and torch.
         devices: device nodes that workers may use, such as /dev/nvidia0.
         system_calls: the seccomp filter, as BPF.
+        own_users: whether each worker gets a user of its own, because the server is root.
     """
 
     without: frozenset[str]
     readable: tuple[str, ...]
     devices: tuple[str, ...]
     system_calls: bytes
+    own_users: bool = False
 
     def environment(self) -> dict[str, str]:
         """Return the environment variable that carries the plan to the preloaded parent."""
@@ -64,7 +66,7 @@ class SandboxPlan:
 
     @classmethod
     def received(cls) -> SandboxPlan:
-        """Return the plan that the server sent to this process. Raises SandboxError if there is none."""
+        """Return the plan that the server sent to this process. Raises SandboxError if it has not arrived."""
         try:
             fields = json.loads(os.environ.pop(_VARIABLE))
         except KeyError:
@@ -74,4 +76,5 @@ class SandboxPlan:
             tuple(fields["readable"]),
             tuple(fields["devices"]),
             base64.b64decode(fields["system_calls"]),
+            fields["own_users"],
         )

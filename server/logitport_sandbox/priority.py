@@ -82,7 +82,7 @@ def lower() -> None:
     if increment > 0:
         os.nice(increment)
     with suppress(OSError):
-        linux.set_time_slice(0)  # that of the front door is shorter
+        linux.set_time_slice(0)  # the front door's is shorter
     with suppress(PermissionError):  # another policy with a lower priority is kept
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     resource.setrlimit(resource.RLIMIT_NICE, (0, 0))  # in units of 20 - niceness

@@ -2,7 +2,7 @@
 
 Events that operators filter or count have the field `event`, and others such as `session`, `principal` and `processor`:
 they are passed to a logger as `extra`. What is logged while a session or call is served also has the fields of `scope`,
-and those of the active span. JSON has all fields. Text has the message alone, which is complete without them.
+and the active span's. JSON has all fields. Text has the message alone, which is complete without them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from logitport_server import tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
-from logitport_server.front_door.admin import AdminService, StatusReporter
+from logitport_server.front_door.admin_service import AdminService, StatusReporter
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.memory_shares import MemoryShares
 from logitport_server.front_door.processes import Processes
@@ -51,8 +51,9 @@ from logitport_server.lifecycle import collector
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.lifecycle.stop_signals import StoppedBeforeReady, StopSignals
 from logitport_server.metrics import Metrics
-from logitport_server.principal_process.messages import Leave, UseKeys
-from logitport_server.registry import installed
+from logitport_server.metrics.family import counter, gauge
+from logitport_server.principal_process.process_messages import Leave, UseKeys
+from logitport_server.registry import selected_processors
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
@@ -101,7 +102,7 @@ class Server:
 
     Args:
         config: the operator's configuration.
-        processors: trusted processors that requests can name, in addition to those of the config; see `installed`.
+        processors: trusted processors that requests can name, in addition to the config's; see `installed`.
         launched: the result of `launch`, if it was called already.
 
     Raises:
@@ -124,7 +125,7 @@ class Server:
         """Create all parts. What `when_failed` holds is called if one cannot be created."""
         endpoint.check_exposure(config)
         ops.check_variable()
-        known = installed.load(config, processors)
+        known = selected_processors.load(config, processors)
         self._config = config
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
@@ -193,33 +194,35 @@ class Server:
         self._beating: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
-        self._add_gauges()
+        self._add_metrics()
 
-    def _add_gauges(self) -> None:
+    def _add_metrics(self) -> None:
         """Add the metrics of parts that do not count themselves."""
-        gauge = self._metrics.gauge
-        gauge(
-            "logitport_ready",
-            "Whether the server accepts sessions: 1, or 0 at its start and end",
-            lambda: self._present_health() is Health.SERVING,
-        )
-        gauge(
-            "logitport_calls_waiting",
-            "Calls and admissions that wait for a thread",
-            lambda: self._threads.waiting + self._metrics.waiting_calls,
-        )
-        gauge("logitport_processors_registered", "Registered processors", lambda: self._registry.num_registered)
-        gauge(
-            "logitport_store_up",
-            "Whether the store of registered processors can be read: 1 or 0",
-            lambda: self._registry.has_store,
-        )
-        gauge("logitport_processes", "Processes of principals that run", lambda: len(self._processes))
-        self._metrics.counter(
-            "logitport_processes_lost",
-            "Processes of principals that have ended by themselves, or were killed",
-            {"": lambda: self._processes.lost},
-        )
+        for family in (
+            gauge(
+                "logitport_ready",
+                "Whether the server accepts sessions: 1, or 0 at its start and end",
+                lambda: self._present_health() is Health.SERVING,
+            ),
+            gauge(
+                "logitport_calls_waiting",
+                "Calls and admissions that wait for a thread",
+                lambda: self._threads.waiting + self._metrics.waiting_calls,
+            ),
+            gauge("logitport_processors_registered", "Registered processors", lambda: self._registry.num_registered),
+            gauge(
+                "logitport_store_up",
+                "Whether the store of registered processors can be read: 1 or 0",
+                lambda: self._registry.has_store,
+            ),
+            gauge("logitport_processes", "Processes of principals that run", lambda: len(self._processes)),
+            counter(
+                "logitport_processes_lost",
+                "Processes of principals that have ended by themselves, or were killed",
+                lambda: self._processes.lost,
+            ),
+        ):
+            self._metrics.add(family)
 
     @property
     def device(self) -> str:
@@ -411,7 +414,7 @@ def run(
         processors: see `Server`.
         launched: see `Server`.
         on_ready: called when the server is ready. By default the address is printed.
-        signals: those of the start, if it has begun already.
+        signals: caught since the start, if it has begun already.
     """
     signals = signals or StopSignals()
     config.start_logging()
@@ -454,7 +457,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
-    compiled.warn_if_unfit()
+    compiled.warn_if_missing()
     shipped, programs = server.announcement, "accepted" if config.programs else "refused"
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
     logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)

@@ -16,15 +16,15 @@ from logitport.system.fair_threads import FairThreads
 from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_session.engine_session.apply import apply
-from logitport_session.engine_session.frames import SessionFrames
-from logitport_session.engine_session.session import EngineSession
+from logitport_session.engine_session.engine_session import EngineSession
+from logitport_session.engine_session.session_frames import SessionFrames
 from logitport_session.processor_sources import installed
 from logitport_session.processor_sources.installed import Installed
 from logitport_session.processor_sources.names import check_name
 from logitport_session.processor_sources.programs import load_program
 from logitport_session.processor_sources.source import Source, names_no_processor
-from logitport_session.requests.hosting import host_trusted
-from logitport_session.resources.limits import SessionLimits
+from logitport_session.requests.loaded_processors import load_trusted
+from logitport_session.resources.session_limits import SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,12 +49,12 @@ _SUFFIX = ".json"
 _MAX_FILE_BYTES = 16 << 20
 
 
-class EmbeddedHost:
+class EmbeddedSessions:
     """The processors and sessions of one process. Thread-safe, but each of its sessions is not.
 
     Args:
         programs: folder with programs: `team/name.json` is the payload of the program `team/name`. None for no programs
-            but those of installed packages.
+            but the code of installed packages.
 
     Raises:
         InvalidArgument: an installed processor cannot be used, or a file of the folder is no program.
@@ -101,7 +101,7 @@ class EmbeddedHost:
         logitport_builtins.remove_tokenizers(self._tokenizers)
         self._tokenizers.clear()
 
-    # What `HostedProcessors` needs.
+    # What `LoadedProcessors` needs.
 
     @property
     def has_only_builtins(self) -> bool:
@@ -125,9 +125,9 @@ class EmbeddedHost:
             shipped = self._program(getattr(processor, by))
         return Source(shipped.digest, payload=shipped, program=load_program(shipped))
 
-    def host(self, source: Source) -> Dialect:
+    def load(self, source: Source) -> Dialect:
         """Create an instance of the processor for one session. Raises LimitExceeded."""
-        dialect = host_trusted(source, DEFAULT_LIMIT_MS)
+        dialect = load_trusted(source, DEFAULT_LIMIT_MS)
         assert dialect is not None  # noqa: S101 - `resolve` accepts no code
         dialect.key = source.key
         return dialect

@@ -6,6 +6,7 @@ import queue
 import socket
 import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
 VOCAB = 64
 # Memory that the allocators of the front door and of the attacker's process may keep after an attack.
 _GROWTH_BYTES = 256 << 20
+
+
+def int32(*values: int) -> bytes:
+    """Return a column of little-endian integers."""
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def columns(*prompts: Sequence[int], **others: bytes) -> dict[str, bytes]:
+    """Return the columns of a step of the requests in slots 0, 1, ..., whose histories are these prompts."""
+    return {
+        "slots": int32(*range(len(prompts))),
+        "generations": bytes(4 * len(prompts)),
+        "base_lengths": int32(*map(len, prompts)),
+        "history_crcs": b"".join(struct.pack("<I", zlib.crc32(int32(*prompt))) for prompt in prompts),
+        **others,
+    }
 
 
 class Bystander:
@@ -100,10 +117,9 @@ class LocalTransportSocket:
     def is_accepted(self) -> bool:
         return self.connection.recv(1) == b"\1"
 
-    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
+    def send(self, frame: processing_pb2.SessionRequest) -> None:
         data = frame.SerializeToString()
         self.connection.sendall(struct.pack("<I", len(data)) + data)
-        return self.read()
 
     def read(self) -> processing_pb2.SessionResponse:
         self.descriptors: list[int] = []
@@ -124,8 +140,8 @@ class RawEngine:
         local: the local transport; None before `attach`.
     """
 
-    def __init__(self, target: str, *, metadata: Any = (), **opening: Any) -> None:
-        self._channel = grpc.insecure_channel(target)
+    def __init__(self, target: str, *, metadata: Any = (), options: Any = (), **opening: Any) -> None:
+        self._channel = grpc.insecure_channel(target, options=options)
         self._frames: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
         stub = processing_pb2_grpc.LogitProcessingStub(self._channel)
         self._replies = stub.Session(iter(self._frames.get, None), metadata=metadata)
@@ -143,12 +159,17 @@ class RawEngine:
 
     def send(self, **frame: Any) -> processing_pb2.SessionResponse:
         """Send a frame with the next number, or with `seq`. Returns the reply."""
+        self.send_only(**frame)
+        return next(self._replies) if self.local is None else self.local.read()
+
+    def send_only(self, **frame: Any) -> None:
+        """Send a frame, and leave its reply unread."""
         self.seq = frame.pop("seq", self.seq + 1)
         message = processing_pb2.SessionRequest(seq=self.seq, **frame)
-        if self.local is not None:
-            return self.local.exchange(message)
-        self._frames.put(message)
-        return next(self._replies)
+        if self.local is None:
+            self._frames.put(message)
+        else:
+            self.local.send(message)
 
     def open_region(self, size_bytes: int, replaces: int = 0) -> tuple[int, int]:
         """Open a region. Returns its number and its descriptor."""

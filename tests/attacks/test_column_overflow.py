@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import zlib
 from typing import Any
 
 import grpc
@@ -12,22 +11,13 @@ import pytest
 
 from logitport import Request
 from logitport_proto import processing_pb2, processing_pb2_grpc
+from tests.attacks.conftest import columns, int32
 
-VOCAB = 64
 LARGEST = 2**31 - 1
 PROMPT = (5, 6)
 
 
-def int32(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}i", *values)
-
-
-SOUND = {
-    "slots": int32(0, 1),
-    "generations": int32(0, 0),
-    "base_lengths": int32(2, 2),
-    "history_crcs": struct.pack("<2I", *[zlib.crc32(int32(*PROMPT))] * 2),
-}
+SOUND = columns(PROMPT, PROMPT)
 # tests/server/session/test_column_overflow.py has all of them.
 REFUSED = {"new_token_counts": int32(LARGEST, LARGEST), "new_token_ids": int32(0, 0)}  # 0 in 32 bits
 ONE_FAILS = {"slots": int32(LARGEST, 1)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
 import torch
 
 from logitport import Client, Request
+from tests.attacks.conftest import columns, int32
 from tests.toy_processors import AddOneInPlace
 
 VOCAB = 64
@@ -31,21 +31,15 @@ def test_repeated_failures_of_a_request_use_no_memory(raw_engine: Any, peak: Any
     engine = raw_engine()
     engine.attach()
     engine.send(add={"requests": [{}]})
-    columns = {
-        "slots": bytes(4),
-        "generations": bytes(4),
-        "base_lengths": struct.pack("<i", 5),
-        "history_crcs": bytes(4),
-    }
     for _ in range(5000):
-        (failure,) = engine.send(step=columns).edits.failures
+        (failure,) = engine.send(step=columns((), base_lengths=int32(5))).edits.failures
         assert "history has 5 ids" in failure.error.message
     assert peak.growth_bytes < 8 << 20
 
 
 def test_penalties_of_a_long_history_are_refused(raw_engine: Any, peak: Any, code: Any) -> None:
     """A frame of 4 MB, whose counted ids would take 1.6 GB. The session goes on."""
-    ids = struct.pack(f"<{_LONG}i", *range(_LONG))
+    ids = int32(*range(_LONG))
     penalty = {"processor": {"builtin": "frequency_penalty"}, "params": b'{"frequency_penalty": 1.0}'}
     engine = raw_engine(vocab_size=_LONG)
     engine.attach()

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from tests.attacks.conftest import columns, int32
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -90,11 +90,23 @@ def test_metadata(channel: grpc.Channel) -> None:
         assert status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
 
 
-@pytest.mark.parametrize("length", [2**32 - 1, 2**31, 257 * MIB])
-def test_an_announced_length_on_the_local_transport(raw_engine: Any, peak: Any, length: int) -> None:
+PART = b"part of what was announced"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(struct.pack("<I", length) for length in (2**32 - 1, 2**31, 257 * MIB)),
+        struct.pack("<I", 3) + b"\xff\xff\xff",  # not a message
+        struct.pack("<I", MIB) + PART,
+    ],
+)
+def test_an_invalid_frame_ends_its_local_transport(raw_engine: Any, peak: Any, data: bytes) -> None:
     engine = raw_engine()
     local = engine.attach()
-    local.connection.sendall(struct.pack("<I", length))
+    local.connection.sendall(data)
+    if data.endswith(PART):
+        local.connection.shutdown(socket.SHUT_WR)
     with contextlib.suppress(ConnectionResetError):
         assert local.connection.recv(1) == b"", "the local transport is still open"
     assert peak.growth_bytes < 64 * MIB
@@ -153,16 +165,8 @@ def test_a_step_of_maximum_size_does_not_block_other_sessions(raw_engine: Any, c
     engine, other = raw_engine(max_draft_tokens=256), raw_engine()
     engine.send(add={"requests": [{}]})
     rows = 32_000
-    step = {
-        "slots": bytes(4),
-        "generations": bytes(4),
-        "base_lengths": bytes(4),
-        "history_crcs": bytes(4),
-        "draft_counts": struct.pack("<i", 256),
-        "draft_token_ids": bytes(4 * 256),
-        "row_requests": bytes(4 * rows),
-        "row_draft_offsets": struct.pack("<i", 256) * rows,
-    }
+    drafts = {"draft_counts": int32(256), "draft_token_ids": bytes(4 * 256)}
+    step = columns((), **drafts, row_requests=bytes(4 * rows), row_draft_offsets=int32(256) * rows)
 
     def served_meanwhile() -> int:
         with ThreadPoolExecutor(1) as thread:
@@ -185,13 +189,7 @@ def test_an_unrealistic_vocabulary(raw_engine: Any, peak: Any, vocab_size: int) 
     n = 64
     requests = [{"slot": slot, "request": {"processors": chain, "prompt_token_ids": [7]}} for slot in range(n)]
     assert not engine.send(add={"requests": requests}).added.failures
-    step = {
-        "slots": struct.pack(f"<{n}i", *range(n)),
-        "generations": bytes(4 * n),
-        "base_lengths": struct.pack("<i", 1) * n,
-        "history_crcs": struct.pack("<I", zlib.crc32(struct.pack("<i", 7))) * n,
-    }
-    assert not engine.send(step=step).edits.failures
+    assert not engine.send(step=columns(*[(7,)] * n)).edits.failures
     assert peak.growth_bytes < 64 * MIB
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from logitport import Request
 from logitport_proto import processing_pb2
+from tests.attacks.conftest import columns
 from tests.descriptors import descriptors
 from tests.toy_processors import AddOneInPlace
 from tests.waiting import wait_until
@@ -27,7 +28,6 @@ ROW = 4 * VOCAB
 PAGE = mmap.PAGESIZE
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 ZERO = bytes(4)
-ONE_STEP = {"slots": ZERO, "generations": ZERO, "base_lengths": ZERO, "history_crcs": ZERO}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def reading(engine: Any) -> Any:
 
 
 def step(engine: Any) -> None:
-    assert engine.send(step=ONE_STEP).edits.logits_rows == ZERO
+    assert engine.send(step=columns(())).edits.logits_rows == ZERO
 
 
 def process(engine: Any, region_id: int, byte_offset: int = 0, **tensor: Any) -> processing_pb2.SessionResponse:
@@ -197,6 +197,10 @@ def test_a_region_after_the_end_of_its_session(attacked: Any, raw_engine: Any) -
     with mmap.mmap(descriptor, 0) as memory:
         memory[:] = b"\xff" * ROW  # the server has unmapped it
     os.close(descriptor)
+
+
+def test_no_region_is_opened_over_grpc(raw_engine: Any, code: Any) -> None:
+    assert code(raw_engine().send(open_region={"size_bytes": ROW}).error) == "INVALID_ARGUMENT"
 
 
 def test_a_region_of_another_session(raw_engine: Any, code: Any) -> None:

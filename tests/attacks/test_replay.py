@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Any
 
 import pytest
 
 from logitport import Request
+from tests.attacks.conftest import columns, int32
 from tests.waiting import wait_until
 
 VOCAB = 1000
@@ -16,19 +16,8 @@ ZERO = bytes(4)
 TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "local"])
 
 
-def int32(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}i", *values)
-
-
 def step(prompt: tuple[int, ...], *new: int) -> dict[str, bytes]:
-    return {
-        "slots": ZERO,
-        "generations": ZERO,
-        "base_lengths": int32(len(prompt)),
-        "history_crcs": struct.pack("<I", zlib.crc32(int32(*prompt))),
-        "new_token_counts": int32(len(new)),
-        "new_token_ids": int32(*new),
-    }
+    return columns(prompt, new_token_counts=int32(len(new)), new_token_ids=int32(*new))
 
 
 def denied(reply: Any) -> list[int]:

@@ -43,8 +43,7 @@ def block(engine: RawEngine) -> None:
         base_lengths=bytes(4 * _SLOTS),
         history_crcs=bytes(4 * _SLOTS),
     )
-    frame = processing_pb2.SessionRequest(seq=engine.seq + 1, step=columns).SerializeToString()
-    connection.sendall(struct.pack("<I", len(frame)) + frame)
+    engine.send_only(step=columns)
     assert connection.recv(1, socket.MSG_PEEK)
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import statistics
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,12 +15,12 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from logitport_proto import processing_pb2, registry_pb2, registry_pb2_grpc
+from logitport.errors import METADATA_KEY
+from logitport_proto import admin_pb2, common_pb2, processing_pb2, registry_pb2, registry_pb2_grpc
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 TOKEN = "logitport_" + "k" * 43
 
@@ -51,6 +52,13 @@ def test_a_token_that_is_too_short(raw_engine: Any, local_transport_socket: Any,
     short.connection.shutdown(socket.SHUT_WR)
     assert short.connection.recv(100) == b""
     assert local_transport_socket(engine.opened.local_transport).is_accepted()
+
+
+def test_a_token_admits_one_connection(raw_engine: Any, local_transport_socket: Any) -> None:
+    ticket = raw_engine().opened.local_transport
+    assert Path(ticket.socket_path).parent.stat().st_mode & 0o077 == 0, "only its owner can use the socket"
+    assert local_transport_socket(ticket).is_accepted()
+    assert not local_transport_socket(ticket).is_accepted()
 
 
 def test_tokens_of_local_transports_are_independent(raw_engine: Any) -> None:
@@ -135,18 +143,21 @@ def test_a_token_in_another_place_or_form_is_refused(call_with: Callable[..., tu
     assert call_with(*metadata)[0] == "UNAUTHENTICATED"
 
 
-def test_only_health_calls_need_no_token(guarded: Any) -> None:
+@pytest.mark.parametrize("sent", [[], [b"\xff no message"]], ids=["no message", "an invalid message"])
+def test_only_health_calls_need_no_token(guarded: Any, sent: list[bytes]) -> None:
+    """The others are refused before their message is read."""
     statuses = {}
     with grpc.insecure_channel(guarded.target) as channel:
-        for module in (processing_pb2, registry_pb2, health_pb2, reflection_pb2):
+        for module in (processing_pb2, registry_pb2, admin_pb2, health_pb2, reflection_pb2):
             for service in module.DESCRIPTOR.services_by_name.values():
                 for method in service.methods:
-                    call = channel.stream_stream(f"/{service.full_name}/{method.name}")(iter([b""]), timeout=SECONDS)
-                    try:
+                    call = channel.stream_stream(f"/{service.full_name}/{method.name}")(iter(sent), timeout=SECONDS)
+                    with pytest.raises(grpc.RpcError) as refused:
                         next(iter(call))
-                        statuses[method.full_name] = "OK"
-                    except grpc.RpcError as error:
-                        statuses[method.full_name] = error.code().name
+                    statuses[method.full_name] = refused.value.code().name
+                    if service.full_name.startswith("logitport."):
+                        error = common_pb2.Error.FromString(dict(refused.value.trailing_metadata())[METADATA_KEY])
+                        assert error.code == common_pb2.ERROR_CODE_NOT_AUTHENTICATED
                     call.cancel()
     answered = {name for name, status in statuses.items() if status != "UNAUTHENTICATED"}
     assert answered == {name for name in statuses if name.startswith("grpc.health.")}

@@ -61,6 +61,9 @@ def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
     slow = BLOCK._replace(p50=0.004, longest=0.016, stall=0.5, wrong=1, lost=2)
     found = Comparison("chains", "grpc", [BLOCK], [slow], Usage(1_000_000, 2_000_000, 3, 4))
     assert report.texts(tmp_path) == {"hostile": ""}
+    ended = Comparison("chains", "grpc", ended=True, errors=["it has ended"])  # before the first block
+    assert report.cells(ended)[0] == "chains (the server ended)"
+    assert "it has ended" in report.line(ended)
     run = report.HostileReport(describe(), "2026-01-01 00:00", plan=PLAN, comparisons=[found])
     save(run, tmp_path)
     assert load(tmp_path, report.HostileReport) == [run]
@@ -70,13 +73,6 @@ def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
         *("chains", "grpc", "2.00", "2.00 to 2.00", "1.00", "2.00", "16 ms", "500 ms", "20 ms"),
         *("+1 MB", "+2 MB", "+3", "1", "2"),
     ]
-
-
-def test_a_comparison_without_a_block_can_be_reported() -> None:
-    """The attacker may end the server before the first block."""
-    found = Comparison("chains", "grpc", ended=True, errors=["it has ended"])
-    assert report.cells(found)[0] == "chains (the server ended)"
-    assert "it has ended" in report.line(found)
 
 
 def test_the_attackers_are_listed() -> None:

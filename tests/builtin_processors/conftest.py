@@ -57,6 +57,14 @@ class Follow:
         assert all(len(set(ids)) == len(ids) for ids in ids_by_kind.values())
         return ids_by_kind
 
+    def biases(self) -> dict[int, float]:
+        """Id → the number that is added to its logit. There are no other edits."""
+        edits = RowEdits()
+        self.processor.edit(self.request, edits)
+        edits.check(self.request.vocab_size)
+        assert all(kind.name == "BIAS" for kind, _, _ in edits)
+        return dict(pair for _, ids, values in edits for pair in zip(ids.tolist(), values.tolist(), strict=True))
+
 
 @pytest.fixture(scope="session")
 def follow() -> type[Follow]:

@@ -12,10 +12,12 @@ from tokenizers import decoders
 from logitport import EditRequest, History, InvalidArgument, ProcessorFailed, RowEdits, tokenizers
 from logitport.tokenizers import Tokenizer, read_tokenizer
 from logitport_builtins import BannedStrings, ForcePrefix, StopOn
+from tests.tiers import examples
 from tests.tokenizer_files import EOS, write_pieces, write_trained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 VOCAB = 352
 EOS_IDS = (3, 1)
@@ -86,7 +88,9 @@ def draw_id(data: st.DataObject, among: set[int], tokenizer: Tokenizer) -> int:
 
 
 slow = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -15,7 +15,7 @@ from logitport.core.history import History
 from logitport.errors import ProcessorFailed
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
-from logitport_builtins.grammar import compiled, masks, tokenizers, trial_process
+from logitport_builtins.grammar import compiled_grammar, grammar_tokenizer, masks, trial_process
 from tests.builtin_processors import regexes
 from tests.tiers import examples
 from tests.tokenizer_files import write_vocabulary
@@ -23,7 +23,7 @@ from tests.tokenizer_files import write_vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport_builtins.grammar.request_spec import GrammarSpec
+    from logitport_builtins.grammar.grammar_spec import GrammarSpec
 
 LLExecutor = pytest.importorskip("llguidance").LLExecutor
 
@@ -37,9 +37,9 @@ VOCAB_SIZE = len(PIECES) + 60  # padded
 def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("letters")
     write_vocabulary(folder, PIECES, ["<|end|>", "<|other|>"])
-    tokenizers.configure({"letters": folder})
+    grammar_tokenizer.configure({"letters": folder})
     yield
-    tokenizers.configure({})
+    grammar_tokenizer.configure({})
 
 
 @pytest.fixture
@@ -49,15 +49,21 @@ def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     def definition(spec: GrammarSpec) -> str:
         return trial_process.define(spec.kind, spec.text, spec.whitespace)
 
-    monkeypatch.setattr(compiled, "definition", definition)
+    monkeypatch.setattr(compiled_grammar, "definition", definition)
 
 
 class Follow:
     """A request, its output, and the allowed ids."""
 
-    def __init__(self, params: dict[str, Any], output: Sequence[int] = (), prompt: Sequence[int] = (0, 40)) -> None:
+    def __init__(
+        self,
+        params: dict[str, Any],
+        output: Sequence[int] = (),
+        prompt: Sequence[int] = (0, 40),
+        eos_token_ids: Sequence[int] = (EOS,),
+    ) -> None:
         self.processor = Grammar()
-        self.request = EditRequest(params, History(prompt, output), VOCAB_SIZE, eos_token_ids=(EOS,))
+        self.request = EditRequest(params, History(prompt, output), VOCAB_SIZE, eos_token_ids=tuple(eos_token_ids))
         self.processor.start(self.request)
 
     @property
@@ -230,19 +236,12 @@ def test_after_the_end_only_the_end_is_allowed() -> None:
 
 def test_the_session_defines_the_end_ids_even_those_with_text() -> None:
     piece = PIECES.index("c")
-    request = EditRequest({"regex": "abc?"}, History([1]), VOCAB_SIZE, eos_token_ids=(OTHER_EOS, piece, VOCAB_SIZE - 1))
-    processor, edits = Grammar(), RowEdits()
-    processor.start(request)
-    processor.edit(request, edits)
-    assert allowed_by(edits) == [PIECES.index(text) for text in ("a", "ab", "abc")]
-    request.history.append(PIECES.index("ab"))
-    processor.advance(request, PIECES.index("ab"))
-    processor.edit(request, edits := RowEdits())
-    assert allowed_by(edits) == [piece, OTHER_EOS, VOCAB_SIZE - 1]
-    request.history.append(piece)
-    processor.advance(request, piece)
-    processor.edit(request, edits := RowEdits())
-    assert allowed_by(edits) == [piece, OTHER_EOS, VOCAB_SIZE - 1]
+    ends = [piece, OTHER_EOS, VOCAB_SIZE - 1]
+    request = Follow({"regex": "abc?"}, prompt=[1], eos_token_ids=(OTHER_EOS, piece, VOCAB_SIZE - 1))
+    assert request.allowed() == [PIECES.index(text) for text in ("a", "ab", "abc")]
+    for appended in (PIECES.index("ab"), piece):
+        request.append(appended)
+        assert request.allowed() == ends
 
 
 @settings(max_examples=examples(50))
@@ -260,6 +259,7 @@ def test_choices(no_trials: None, choices: list[str], number: int) -> None:
         request.append(ids[number % len(ids)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ebnf", "text", "then"),
     [
@@ -289,7 +289,7 @@ def test_a_matcher_that_reached_a_limit_of_its_grammar_is_restarted(
     no_trials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matchers of a grammar share limited lexer states; a long-running server must not run out of them."""
-    monkeypatch.setattr(compiled, "PARSER_LIMITS", {"max_lexer_states": 700})
+    monkeypatch.setattr(compiled_grammar, "PARSER_LIMITS", {"max_lexer_states": 700})
     params = {"regex": "(a{0,300}|b{0,300}|c{0,300})a?b?c?"}
     piece = {letter: PIECES.index(letter) for letter in "abc"}
     for _ in range(3):
@@ -301,7 +301,7 @@ def test_a_matcher_that_reached_a_limit_of_its_grammar_is_restarted(
 
 
 def test_an_output_that_exceeds_the_limits_by_itself_fails(no_trials: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "PARSER_LIMITS", {"max_lexer_states": 100})
+    monkeypatch.setattr(compiled_grammar, "PARSER_LIMITS", {"max_lexer_states": 100})
     request = Follow({"regex": "a{0,400}bbb"})
     request.append(*[0] * 50)
     assert 0 in request.allowed()
@@ -312,7 +312,7 @@ def test_an_output_that_exceeds_the_limits_by_itself_fails(no_trials: None, monk
 
 def test_a_slow_mask_fails_only_its_own_request(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "MAX_MASK_SECONDS", 0.008)  # the library's own limits end a mask soon after 0.1 s
-    compiled.compiled.cache_clear()  # a grammar that has been followed before has fast masks
+    compiled_grammar.compiled.cache_clear()  # a grammar that has been followed before has fast masks
     right, slow = Follow({"regex": "a[bc]"}), Follow({"regex": "[bc]{6}((a{1000}){1000}){1000}"})
     Grammar.validate_params(slow.request.params)  # its first mask is quick
     slow.append(*[PIECES.index("b")] * 6)
@@ -339,4 +339,4 @@ def test_equal_grammars_are_compiled_once() -> None:
     first, second = Follow({"regex": "a[bc]"}), Follow({"regex": "a[bc]", "tokenizer": "letters"})
     assert first.request.state.grammar is not second.request.state.grammar  # the specs differ
     assert Follow({"regex": "a[bc]"}).request.state.grammar is first.request.state.grammar
-    assert compiled.compiled.cache_info().maxsize == 64
+    assert compiled_grammar.compiled.cache_info().maxsize == 64

@@ -15,7 +15,7 @@ from logitport.core.history import History
 from logitport.errors import InvalidArgument, PayloadError, ProcessorFailed
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
-from logitport_builtins.grammar import request_spec, tokenizers, trial
+from logitport_builtins.grammar import grammar_spec, grammar_tokenizer, trial
 from tests.tokenizer_files import EOS, write_trained, write_vocabulary
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ BAD = [
     ({"ebnf": 'root ::= "\\ud800"'}, "ebnf: "),
     ({"regex": "a", "tokenizer": 1}, "tokenizer must be a string, not 1"),
     ({"regex": "a", "tokenizer": "../../etc"}, "tokenizer '../../etc' is not configured .configured: 'json'."),
-    ({"regex": "a" * (request_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
+    ({"regex": "a" * (grammar_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
 ]
 
 # Each is small, but without limits would take gigabytes or minutes, or crash the process.
@@ -115,9 +115,9 @@ BOMBS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("json")
     write_trained(folder)
-    tokenizers.configure({"json": folder})
+    grammar_tokenizer.configure({"json": folder})
     yield folder
-    tokenizers.configure({})
+    grammar_tokenizer.configure({})
 
 
 def start(params: dict[str, Any], **options: Any) -> EditRequest:
@@ -128,11 +128,13 @@ def start(params: dict[str, Any], **options: Any) -> EditRequest:
 
 
 @pytest.mark.parametrize("params", GOOD, ids=str)
+@pytest.mark.slow
 def test_usable_parameters_are_accepted(params: dict[str, Any]) -> None:
     Grammar.validate_params(params)
     start(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("params", "message"), BAD, ids=lambda value: str(value)[:60])
 def test_the_error_for_unusable_parameters_names_them(params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"(?s)^grammar: .*{message}") as raised:
@@ -152,6 +154,7 @@ def test_bombs_are_rejected_quickly_at_admission(name: str) -> None:
     assert str(again.value) == str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_trial_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_CPU_SECONDS", 1)
     slow = {"title": "slow", **BOMBS["a product of automata"]["json_schema"]}
@@ -159,6 +162,7 @@ def test_a_trial_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         Grammar.validate_params({"json_schema": slow})
 
 
+@pytest.mark.slow
 def test_a_trial_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MEMORY_BYTES", 64 << 20)
     many = {"enum": [f"value number {i * 7919}" for i in range(4000)]}
@@ -177,16 +181,9 @@ def test_a_trial_that_cannot_run_does_not_blame_the_grammar(monkeypatch: pytest.
     Grammar.validate_params({"regex": "good"})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tokenizer_id": "other"}, "tokenizer 'other' is not configured .configured: 'json'.: start the server with"),
-        ({"eos_token_ids": ()}, "no end-of-sequence id is known"),
-    ],
-)
-def test_the_engine_must_give_a_known_tokenizer_and_ends(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        start({"regex": "a"}, **options)
+def test_the_engine_must_give_the_ids_that_end_a_sequence() -> None:
+    with pytest.raises(InvalidArgument, match="no end-of-sequence id is known"):
+        start({"regex": "a"}, eos_token_ids=())
 
 
 def test_a_tokenizer_of_another_model_is_rejected() -> None:
@@ -194,27 +191,21 @@ def test_a_tokenizer_of_another_model_is_rejected() -> None:
         start({"regex": "a"}, vocab_size=300)
 
 
-def test_without_tokenizers_the_error_says_how_to_configure_one(folder: Path) -> None:
-    tokenizers.configure({})
-    try:
-        with pytest.raises(
-            InvalidArgument, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"
-        ):
-            start({"regex": "a"})
-    finally:
-        tokenizers.configure({"json": folder})
-
-
-def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_is_named_where_there_is_not_one_alone(folder: Path, tmp_path: Path) -> None:
     write_vocabulary(tmp_path, ["a", "b"])
-    tokenizers.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
+    with pytest.raises(InvalidArgument, match=r"tokenizer 'other' is not configured .configured: 'json'"):
+        start({"regex": "a"}, tokenizer_id="other")
     try:
+        grammar_tokenizer.configure({})
+        with pytest.raises(InvalidArgument, match="--tokenizer NAME=PATH"):
+            start({"regex": "a"})
+        grammar_tokenizer.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
         with pytest.raises(InvalidArgument, match=r"no tokenizer is named .configured: 'json', 'org/letters'"):
             start({"regex": "a"})
         by_session = start({"regex": "a"}, tokenizer_id="org/letters")
         by_request = start({"regex": "a", "tokenizer": "json"}, tokenizer_id="org/letters")
     finally:
-        tokenizers.configure({"json": folder})
+        grammar_tokenizer.configure({"json": folder})
     assert by_session.state.grammar.tokenizer.vocab_size == 3
     assert by_request.state.grammar.tokenizer.vocab_size == 313
 
@@ -236,7 +227,7 @@ def test_ends_of_sequences_are_read_from_files_next_to_the_tokenizer(
     tmp_path: Path, settings: dict[str, Any], ids: tuple[int, ...]
 ) -> None:
     write_trained(tmp_path, **settings)
-    assert tokenizers.load("json", tmp_path).eos_token_ids == ids
+    assert grammar_tokenizer.load("json", tmp_path).eos_token_ids == ids
 
 
 def test_a_call_with_a_tensor_as_in_sglang(folder: Path, tmp_path: Path) -> None:
@@ -247,7 +238,7 @@ def test_a_call_with_a_tensor_as_in_sglang(folder: Path, tmp_path: Path) -> None
         output_ids = (312,)
 
     write_trained(tmp_path, generation_config={"eos_token_id": 1})
-    tokenizers.configure({"json": tmp_path})
+    grammar_tokenizer.configure({"json": tmp_path})
     try:
         begun = Grammar()(torch.zeros(2, 350), [{"regex": "[0-9]"}, {"choice": ["yes", "no"]}])
         with pytest.raises(
@@ -255,7 +246,7 @@ def test_a_call_with_a_tensor_as_in_sglang(folder: Path, tmp_path: Path) -> None
         ):
             Grammar()(torch.zeros(1, 350), [{"regex": "[0-9]", "__req__": Req()}])
     finally:
-        tokenizers.configure({"json": folder})
+        grammar_tokenizer.configure({"json": folder})
     assert (begun[0] == 0).sum() == 10
     assert 2 <= (begun[1] == 0).sum() <= 4
 
@@ -267,9 +258,10 @@ def test_files_that_are_not_tokenizers_are_rejected(tmp_path: Path, content: str
     (tmp_path / "tokenizer.json").write_bytes(content.encode("latin-1"))
     for path in (tmp_path, tmp_path / "tokenizer.json", tmp_path / "nothing"):
         with pytest.raises(PayloadError, match=r"tokenizer 'x': .*give a tokenizer.json"):
-            tokenizers.load("x", path)
+            grammar_tokenizer.load("x", path)
 
 
+@pytest.mark.slow
 def test_without_llguidance_the_error_says_what_to_install() -> None:
     code = """
 import sys
@@ -277,9 +269,9 @@ sys.modules["llguidance"] = None
 from pathlib import Path
 from logitport import LogitportError
 from logitport_builtins import BUILTINS
-from logitport_builtins.grammar import tokenizers
-tokenizers.configure({})
-for use in (BUILTINS["grammar"], lambda: tokenizers.load("x", Path("x"))):
+from logitport_builtins.grammar import grammar_tokenizer
+grammar_tokenizer.configure({})
+for use in (BUILTINS["grammar"], lambda: grammar_tokenizer.load("x", Path("x"))):
     try:
         use()
     except LogitportError as error:

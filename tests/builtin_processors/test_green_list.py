@@ -46,12 +46,23 @@ def test_parameters():
 
 
 def test_lists_do_not_change_from_release_to_release():
-    """A text that was marked earlier must be detected: torch must make the same permutations."""
+    """A text that was marked earlier must be detected."""
     marks = np.stack([GreenLists(151_936, 0.25, 15_485_863).after(token_id) for token_id in (0, 1, 151_935)])
     assert (
         hashlib.sha256(np.packbits(marks).tobytes()).hexdigest()
         == "4631f3370248ba7ad1d44d30c54b8786f91e51df6cf06c5d9a495915b93bbc7b"
     )
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 7, 1000, 32_000])
+@pytest.mark.parametrize("ratio", [0.01, 0.25, 0.5, 0.999])
+@pytest.mark.parametrize("key", [0, 1, 15_485_863, 2**40 + 7])
+def test_lists_are_the_begin_of_a_permutation_of_torch(vocab_size, ratio, key):
+    lists = GreenLists(vocab_size, ratio, key)
+    for token_id in {0, vocab_size // 2, vocab_size - 1}:
+        generator = torch.Generator().manual_seed(key * token_id % (2**64 - 1))
+        expected = torch.randperm(vocab_size, generator=generator)[: lists.size].sort().values
+        assert np.flatnonzero(lists.after(token_id)).tolist() == expected.tolist()
 
 
 def test_a_marked_text_is_detected():

@@ -15,7 +15,7 @@ from logitport_builtins import BUILTIN_PROGRAMS
 from logitport_programs import reference
 from logitport_programs.parameters import check_params
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import verify
 
 CLASSES = {

@@ -42,11 +42,6 @@ def is_usable(params):
     return True
 
 
-def test_without_a_block_there_are_no_edits(follow):
-    request = follow(ThinkingBudget(), {"thinking_budget": 2, **ONE_ID}, prompt=[1, 2, 3], output=[4, 5, 6])
-    assert request.edits() == {}
-
-
 def test_a_used_up_budget_forces_newline_then_end(follow):
     request = follow(ThinkingBudget(), {"thinking_budget": 2, **ONE_ID}, prompt=[1, START])
     assert request.append(5).edits() == {}
@@ -54,62 +49,6 @@ def test_a_used_up_budget_forces_newline_then_end(follow):
     assert request.append(NEWLINE).edits() == {"FORCE": [END]}
     assert request.append(END).edits() == {}
     assert request.append(7, 8, 9).edits() == {}
-
-
-def test_a_newline_at_the_end_of_the_prompt_does_not_count(follow):
-    params = {"thinking_budget": 1, **ONE_ID}
-    assert follow(ThinkingBudget(), params, prompt=[START, NEWLINE]).edits() == {"FORCE": [NEWLINE]}
-    assert follow(ThinkingBudget(), params, prompt=[START], output=[NEWLINE]).edits() == {"FORCE": [END]}
-
-
-def test_a_budget_of_0_closes_immediately(follow):
-    request = follow(ThinkingBudget(), {"thinking_budget": 0, **ONE_ID}, prompt=[7])
-    assert request.edits() == {}
-    assert request.append(START).edits() == {"FORCE": [NEWLINE]}
-
-
-def test_each_block_has_the_whole_budget_and_a_new_start_tag_restarts_the_count(follow):
-    params = {"thinking_budget": 2, **ONE_ID}
-    closed = [START, 1, 1, 1, END]
-    assert follow(ThinkingBudget(), params, prompt=[*closed, *closed, 2, START, 3]).edits() == {}
-    assert follow(ThinkingBudget(), params, prompt=closed, output=[START, 1, 1]).edits() == {"FORCE": [NEWLINE]}
-    assert follow(ThinkingBudget(), params, prompt=[START, 1, START, 1]).edits() == {}
-
-
-def test_tags_of_several_ids(follow):
-    params = {"thinking_budget": 2, "thinking_start_ids": [10, 11], "thinking_end_ids": [20, 21, 20, 22]}
-    request = follow(ThinkingBudget(), {**params, "newline_id": NEWLINE}, prompt=[10], output=[11, 5])
-    assert request.edits() == {}
-    for token_id in (NEWLINE, 20, 21, 20, 22):
-        request.append(6) if token_id == NEWLINE else None
-        assert request.edits() == {"FORCE": [token_id]}
-        request.append(token_id)
-    assert request.edits() == {}
-
-
-def test_an_end_tag_that_was_begun_is_continued_without_newline(follow):
-    params = {"thinking_budget": 3, "thinking_start_ids": [10], "thinking_end_ids": [20, 20, 21], "newline_id": NEWLINE}
-    assert follow(ThinkingBudget(), params, output=[10, 20, 20, 20]).edits() == {"FORCE": [21]}
-    assert follow(ThinkingBudget(), params, output=[10, 21, 20, 20]).edits() == {"FORCE": [21]}
-    assert follow(ThinkingBudget(), params, output=[10, 20, 21, 20]).edits() == {"FORCE": [20]}
-    assert follow(ThinkingBudget(), params, prompt=[10, 1, 2, 20]).edits() == {"FORCE": [20]}
-
-
-def test_ids_of_the_start_tag_do_not_begin_the_end_tag(follow):
-    params = {"thinking_budget": 0, "thinking_start_ids": [10, 20], "thinking_end_ids": [20, 21]}
-    assert follow(ThinkingBudget(), params, output=[10, 20]).edits() == {"FORCE": [20]}
-
-
-def test_of_two_tags_that_end_at_one_id_the_longer_counts(follow):
-    params = {"thinking_budget": 0, "thinking_start_ids": [9, 20], "thinking_end_ids": [20]}
-    for request in (follow(ThinkingBudget(), params, output=[9, 20]), follow(ThinkingBudget(), params).append(9, 20)):
-        assert request.edits() == {"FORCE": [20]}
-        assert request.append(20).edits() == {}
-
-
-def test_without_a_newline_id_the_end_tag_comes_immediately(follow):
-    params = {"thinking_budget": 1, "thinking_start_ids": [START], "thinking_end_ids": [END]}
-    assert follow(ThinkingBudget(), params, output=[START, 1]).edits() == {"FORCE": [END]}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -1,4 +1,4 @@
-"""Helpers for tests against a scripted server: replies to send and frames to inspect. The script is in conftest.py."""
+"""Scripted servers of sessions: replies to send, and frames to inspect."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport import LogitportError, ServerUnavailable, SessionClosed
 from logitport.errors import to_proto
 from logitport.session import Session
+from logitport.session.transports.base import Transport
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from logitport import LogitportError
+    from collections.abc import Callable
 
 VOCAB = 4
+Frame = processing_pb2.SessionRequest
+Reply = processing_pb2.SessionResponse
+Answer = dict[str, Any]
 
 
 def failure(slot: int, error: LogitportError, *, skipped: bool = False) -> common_pb2.Failure:
@@ -73,12 +78,81 @@ class Background:
         self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **{**outcome, **fields}))
 
 
-class Reconnecting:
-    """A session of which each connection reaches the next of several scripted servers."""
+class Script(Transport):
+    """Answers each frame with the result of a function; by default as a correct server without any edits."""
 
-    def __init__(self, script: Any, count: int, **options: Any) -> None:
-        self.scripts = [script() for _ in range(count)]
-        self.servers = [Background(one) for one in self.scripts]
+    name = "script"
+    target = "nowhere:1"
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.answer: Callable[[Frame], Answer] = self.correct
+        self.refuse_to_send: LogitportError | None = None
+        self.closed = False
+
+    def send(self, frame: Frame) -> None:
+        if self.closed:
+            raise SessionClosed("closed")
+        if self.refuse_to_send is not None:
+            raise self.refuse_to_send
+        self.frames.append(Frame.FromString(frame.SerializeToString()))
+
+    def receive(self) -> bytes:
+        if self.closed:
+            raise SessionClosed("closed")
+        frame = self.frames[-1]
+        return Reply(**{"seq": frame.seq, **self.answer(frame)}).SerializeToString()
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def has_ended(self) -> bool:
+        return self.closed
+
+    @staticmethod
+    def correct(frame: Frame) -> Answer:
+        kind = frame.WhichOneof("frame")
+        if kind == "open":
+            return {"opened": processing_pb2.SessionOpened(session_id="s", max_requests=3)}
+        if kind == "add":
+            count = len(frame.add.requests)
+            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=admitted(frame))}
+        if kind == "remove":
+            return {"removed": processing_pb2.RequestsRemoved()}
+        if kind == "step":
+            return {"edits": processing_pb2.StepEdits()}
+        return {"logits": processing_pb2.StepLogitsEdited(logits=frame.logits.logits)}
+
+
+class Servers:
+    """A session of FP32 logits, 4 wide, of which each connection reaches the next of several scripted servers."""
+
+    def __init__(self, scripts: int | list[Script], **options: Any) -> None:
+        self.scripts = scripts if isinstance(scripts, list) else [Script() for _ in range(scripts)]
         unused = iter(self.scripts)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
         self.session = Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)
+
+    def end(self, *numbers: int) -> None:
+        for number in numbers:
+            end_server(self.scripts[number])
+
+    def answer_steps(self, answer: Answer) -> None:
+        for script in self.scripts:
+            script.answer = lambda frame, correct=script.correct: answer if frame.HasField("step") else correct(frame)
+
+    def kinds(self, number: int) -> list[str | None]:
+        return kinds(self.scripts[number])
+
+
+class Reconnecting(Servers):
+    """The servers admit requests in the background, until the test ends their admissions."""
+
+    def __init__(self, scripts: int | list[Script] = 2, **options: Any) -> None:
+        super().__init__(scripts, **options)
+        self.servers = [Background(one) for one in self.scripts]
+
+
+def end_server(script: Script) -> None:
+    script.refuse_to_send = ServerUnavailable("gone")

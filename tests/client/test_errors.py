@@ -1,4 +1,4 @@
-"""The tree of exceptions, and the table that maps it to error codes."""
+"""The tree of exceptions, the table that maps it to error codes, and how errors and output are shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import logitport
 from logitport import errors
+from logitport.admin import ProcessorOutput
 from logitport_proto import common_pb2
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.LogitportError)]
@@ -66,26 +67,14 @@ def test_a_subclass_is_sent_as_its_nearest_ancestor() -> None:
 
     assert errors.to_proto(Narrower("no")).code == common_pb2.ERROR_CODE_INVALID_ARGUMENT
     assert errors.status_name(Narrower("no")) == "INVALID_ARGUMENT"
-    assert errors.status_name(errors.LogitportError("no")) == "INTERNAL"
-
-
-def test_an_error_that_is_never_sent_becomes_internal() -> None:
-    error = errors.NotInstalled("no hypothesis")
-    assert errors.to_proto(error).code == common_pb2.ERROR_CODE_INTERNAL
-    assert errors.status_name(error) == "INTERNAL"
+    assert errors.status_name(errors.LogitportError("no")) == errors.status_name(errors.NotInstalled("x")) == "INTERNAL"
+    assert errors.to_proto(errors.NotInstalled("never sent")).code == common_pb2.ERROR_CODE_INTERNAL
 
 
 def test_an_unknown_code_becomes_a_plain_error() -> None:
     back = errors.from_proto(common_pb2.Error(code=4711, message="new"))  # type: ignore[arg-type]
     assert type(back) is errors.LogitportError
     assert back.message == "new"
-
-
-def test_str_shows_the_remote_traceback() -> None:
-    assert str(errors.ProcessorFailed("it raised")) == "it raised"
-    shown = str(errors.ProcessorFailed("it raised", remote_traceback='  File "x.py", line 3\nNameError: y\n'))
-    assert shown.startswith("it raised\n\nRemote traceback:\n")
-    assert shown.endswith("NameError: y")
 
 
 def test_requests_failed_names_each() -> None:
@@ -95,8 +84,41 @@ def test_requests_failed_names_each() -> None:
     assert "5: StateLost: gone" in str(failed)
     assert failed.result == "result"
     assert isinstance(failed.failures[3], ValueError)
+    alone = errors.RequestsFailed({0: errors.InvalidArgument("no token_ids")}, None)
+    assert str(alone).startswith("1 request failed; the others, if any, got their result:\n  0: Inv")
 
 
-def test_requests_failed_with_one_request() -> None:
-    failed = errors.RequestsFailed({0: errors.InvalidArgument("no token_ids")}, None)
-    assert str(failed).startswith("1 request failed; the others, if any, got their result:\n  0: Inv")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc é 漢", "a\tb\nc é 漢"),
+        ("\x1b[2J\r\x00\x7f", "\\x1b[2J\\r\\x00\\x7f"),
+        ("\u202eevil\u2028", "\\u202eevil\\u2028"),  # reverses the direction of the text; separates lines
+    ],
+)
+def test_characters_that_cannot_be_printed_are_escaped(text: str, shown: str) -> None:
+    assert errors.escaped(text) == shown
+
+
+def test_output_is_shown_escaped_and_kept_as_it_is() -> None:
+    printed = ProcessorOutput("d" * 64, "Ban (sha256:dddddddddddd)", "a\x1b[2J\n", 0.5)
+
+    assert str(printed).endswith(" Ban (sha256:dddddddddddd)\na\\x1b[2J")
+    assert printed.text == "a\x1b[2J\n"
+
+
+def test_error_is_shown_escaped_and_kept_as_it_is() -> None:
+    """Another principal may have shipped the processor that raises it."""
+    error = errors.LogitportError("raised \x1b[2J", remote_traceback="a\x1b]0;b\x07\n")
+
+    assert str(error) == "raised \\x1b[2J\n\nRemote traceback:\na\\x1b]0;b\\x07"
+    assert error.message == "raised \x1b[2J"
+    assert error.remote_traceback == "a\x1b]0;b\x07\n"
+
+
+def test_error_keeps_its_output_on_the_wire() -> None:
+    error = errors.LogitportError("it failed", remote_traceback="a traceback\n", output="a\x1b[2J\n")
+    received = errors.from_proto(errors.to_proto(error))
+
+    assert received.output == "a\x1b[2J\n"
+    assert str(received) == ("it failed\n\nRemote traceback:\na traceback\n\nOutput of the processor:\na\\x1b[2J")

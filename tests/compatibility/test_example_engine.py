@@ -60,6 +60,7 @@ def test_tokens_are_the_native_ones(client: Client, native: list[list[int]], dia
 
 @pytest.mark.cell(engine="example engine, speculating")
 @every_dialect
+@pytest.mark.slow
 def test_tokens_are_the_native_ones_where_drafts_are_verified(
     client: Client, native: list[list[int]], dialect: str
 ) -> None:

@@ -51,12 +51,12 @@ CHANGED_LENGTH = st.tuples(st.integers(0, 4), st.integers(-9, 9))
 
 
 def change(columns: list[bytes], elements: list[Any], lengths: list[tuple[int, int]]) -> list[bytes]:
-    """Apply changes to columns, in the order of `Edits.to_columns`."""
-    dtypes = ["<i4", "<i4", "<i4", "<f4", "u1"]
+    """Apply changes to columns, in the order of `EditColumns`."""
+    dtypes = ["<i4", "u1", "<i4", "<i4", "<f4"]
     arrays = [np.frombuffer(column, dtype).copy() for column, dtype in zip(columns, dtypes, strict=True)]
     for column, place, element in elements:
-        if place < len(arrays[column]) and (column == 3 or np.isfinite(element)):
-            arrays[column][place] = element if column < 4 else int(element) & 255
+        if place < len(arrays[column]) and (column == 4 or np.isfinite(element)):
+            arrays[column][place] = int(element) & 255 if column == 1 else element
     changed = [array.tobytes() for array in arrays]
     for column, length in lengths:
         changed[column] = changed[column] + bytes(length) if length > 0 else changed[column][: length or None]

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport.core.edits import Edits, RowEdits
-from logitport.errors import InvalidArgument
 from logitport.ops.apply_edits import cpu
 from tests.core import other_threads
 from tests.core.edits_strategies import batches
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def _bits(storage: Any) -> np.ndarray:
     return np.asarray(storage.view(f"i{storage.itemsize}"))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     batch=batches(largest=2.0**127),
     dtype=st.sampled_from(sorted(DTYPES)),
@@ -138,26 +138,6 @@ def test_a_biased_nan_of_bfloat16_is_left_to_python() -> None:
     logits = torch.tensor([[1.0, float("nan"), 3.0]], dtype=torch.bfloat16)
     assert not cpu.apply_edits_compiled(Edits.pack([(0, edits)], 3), logits)
     assert logits[0, 0] == 1.0
-
-
-@pytest.mark.parametrize("logits", [np.zeros((1, 4)), torch.zeros(1, 4, dtype=torch.float64)])
-def test_other_dtypes_are_refused(implementation: Implementation, logits: Any) -> None:
-    with pytest.raises(InvalidArgument, match="one of float32, float16 or bfloat16"):
-        implementation.apply_edits(_denied([0], 1, 4), logits)
-
-
-def test_a_read_only_array_is_refused(implementation: Implementation) -> None:
-    logits = np.zeros((1, 4), np.float32)
-    logits.flags.writeable = False
-    with pytest.raises(InvalidArgument, match="read-only"):
-        implementation.apply_edits(_denied([0], 1, 4), logits)
-
-
-def test_logits_with_gradients_are_edited_without_grad_mode(implementation: Implementation) -> None:
-    logits = torch.zeros(1, 4, requires_grad=True)
-    with torch.no_grad():
-        implementation.apply_edits(_denied([0], 1, 4), logits)
-    assert logits.tolist() == [[0.0, -float("inf"), 0.0, 0.0]]
 
 
 @pytest.mark.usefixtures("both")

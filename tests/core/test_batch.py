@@ -17,6 +17,7 @@ from logitport_proto import processing_pb2
 from logitport_session.engine_session import session_steps
 from logitport_session.steps.step_trace import StepTrace
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, EngineRequest, int32
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +135,7 @@ def outcome(engine: Engine, frame: processing_pb2.Step, trace: StepTrace | None 
     if reply is None:
         reply = processing_pb2.StepEdits()
         try:
-            session_steps.step(engine.session, frame, reply, trace)
+            session_steps.step(engine.session, frame, serialized(frame), reply, trace)
         except LogitportError as error:
             return type(error), str(error)
     failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
@@ -143,10 +144,23 @@ def outcome(engine: Engine, frame: processing_pb2.Step, trace: StepTrace | None 
     return edits, failures, applied, reply.all_denied_rows, reply.logits_rows, reply.ended_admissions
 
 
+def serialized(frame: processing_pb2.Step) -> bytes:
+    return processing_pb2.SessionRequest(seq=SEQ, step=frame).SerializeToString()
+
+
+def in_core(
+    engine: Engine, data: bytes, seq: int, transport: str = "grpc", *, should_move: bool = False
+) -> bytes | None:
+    """Process a serialized frame in the core; None if it is left to Python."""
+    core = engine.session.batch.fully_compiled
+    if core is None:
+        return None
+    return session_steps.step_compiled(engine.session, core, data, seq, transport, should_move=should_move)
+
+
 def by_message(engine: Engine, frame: processing_pb2.Step) -> processing_pb2.StepEdits | None:
     """Send a step as a serialized frame, as a stream does; None if the frame is refused."""
-    data = processing_pb2.SessionRequest(seq=SEQ, step=frame).SerializeToString()
-    reply = session_steps.step_compiled(engine.session, data, SEQ, "grpc", should_move=True)
+    reply = in_core(engine, serialized(frame), SEQ, should_move=True)
     if reply is None:
         return None
     response = processing_pb2.SessionResponse.FromString(reply)
@@ -167,7 +181,7 @@ def open_engine() -> Callable[[], Engine]:
     return lambda: Engine(VOCAB, *processors, DenyHistory, AddOutputs, max_draft_tokens=MAX_DRAFTS)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject) -> None:
     engine, reference = open_engine(), open_engine()
@@ -225,7 +239,7 @@ def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> Non
     request = engine.add(0, [COMPILED[0], COMPILED[4]])
     for drafts in ([], [3, 4]):
         frame = processing_pb2.SessionRequest(seq=1, step=step_of(request, new=[5], drafts=drafts))
-        reply = session_steps.step_compiled(engine.session, frame.SerializeToString(), 1, "local", should_move=False)
+        reply = in_core(engine, frame.SerializeToString(), 1, "local")
         assert reply is not None
         request.history += [5]
         rows = len(drafts) + 1
@@ -263,8 +277,8 @@ def test_a_message_of_another_form_is_left_to_python(open_engine: Callable[[], E
         *(good[:length] for length in range(len(good))),
     ]
     for data in others:
-        assert session_steps.step_compiled(engine.session, data, 7, "grpc", should_move=False) is None, data
-    assert session_steps.step_compiled(engine.session, good, 7, "grpc", should_move=False) is not None
+        assert in_core(engine, data, 7) is None, data
+    assert in_core(engine, good, 7) is not None
 
 
 def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], Engine]) -> None:
@@ -275,9 +289,9 @@ def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], 
     refused = step_of(request, new=[5], history_crcs=int32(7))
     usual = step_of(request, new=[5])
     data = processing_pb2.SessionRequest(seq=7, step=refused).SerializeToString()
-    assert session_steps.step_compiled(engine.session, data, 7, "grpc", should_move=False) is None
-    assert compiled_batch.step_partly(usual) is None
-    assert compiled_batch.step_partly(usual) is not None
+    assert in_core(engine, data, 7) is None
+    assert compiled_batch.step_partly(serialized(usual)) is None
+    assert compiled_batch.step_partly(serialized(usual)) is not None
 
 
 def test_a_step_with_other_requests_runs_in_the_core_in_part(
@@ -287,7 +301,7 @@ def test_a_step_with_other_requests_runs_in_the_core_in_part(
     compiled_request, other = engine.add(0, [COMPILED[0]]), engine.add(1, [COMPILED[1], ("DenyHistory", {})])
     session: Any = engine.session
     step_partly, calls = session.batch.compiled.step_partly, []
-    monkeypatch.setattr(session.batch.compiled, "step_partly", lambda frame: calls.append(1) or step_partly(frame))
+    monkeypatch.setattr(session.batch.compiled, "step_partly", lambda data: calls.append(1) or step_partly(data))
     reply = engine.step({other: [5], compiled_request: [6]})
     assert calls
     assert engine.denied(reply, 2) == [[1, 2, 3, 5], [1, 5, 6]]
@@ -299,10 +313,10 @@ def test_a_failed_request_returns_to_the_core_when_it_has_recovered(open_engine:
     request = engine.add(0, [COMPILED[0]], on_error="skip")
     assert engine.failures(engine.step({request: [VOCAB]}))
     del request.history[-1]
-    assert not engine.session.batch.is_compiled
+    assert engine.session.batch.fully_compiled is None
     assert by_message(engine, step_of(request, new=[5])) is None
     assert not engine.failures(engine.step({request: [5]}))
-    assert engine.session.batch.is_compiled
+    assert engine.session.batch.fully_compiled is not None
     reply = by_message(engine, step_of(request, new=[6]))
     assert reply is not None
     assert engine.denied(reply, 1) == [[1, 5, 6]]

@@ -1,23 +1,27 @@
-"""Histories, in both implementations."""
+"""Histories and their checksum, in both implementations."""
 
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logitport.core import compiled
+from logitport.core.history import extend_crc
 from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from logitport.core.history import PythonHistory
     from tests.core.implementations import Implementation
+
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 IDS = st.lists(INT32, max_size=150)
@@ -51,15 +55,17 @@ def test_it_holds_its_ids_and_their_checksum_through_all_changes(
     assert history.crc() == zlib.crc32(np.array(ids, "<i4").tobytes())
 
 
-@pytest.mark.parametrize("prompt", [(), [1, 2], np.array([1, 2]), np.array([1, 2, 3, 4], np.uint8)[::2]])
+@pytest.mark.parametrize(
+    "prompt", [(), [1, 2], np.array([1, 2]), np.array([1, 2], np.uint64), np.array([1, 2, 3, 4], np.uint8)[::2]]
+)
 def test_ids_may_be_any_integers(implementation: Implementation, prompt: object) -> None:
     history = implementation.history(prompt)  # type: ignore[arg-type]
     assert history.token_ids.dtype == np.int32
     assert history.token_ids.tolist() == list(prompt)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("wrong", [[2**31], ["a"], [1.5], [[1]]])
-def test_it_refuses_what_is_no_integer_of_32_bits(implementation: Implementation, wrong: list[int]) -> None:
+@pytest.mark.parametrize("wrong", [[2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], [[1]], np.array([2**31])])
+def test_it_refuses_what_is_no_integer_of_32_bits(implementation: Implementation, wrong: Any) -> None:
     with pytest.raises(InvalidArgument):
         implementation.history(wrong)
     with pytest.raises(InvalidArgument):
@@ -142,3 +148,23 @@ def test_a_history_that_gets_no_memory_stays_whole() -> None:
     command = [sys.executable, "-c", LITTLE_MEMORY]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(INT32, max_size=70))
+def test_a_checksum_is_extended_by_ids(crc: int, ids: list[int]) -> None:
+    expected = zlib.crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
+    assert extend_crc(crc, ids) == expected
+    assert extend_crc(crc, np.array(ids, np.int32)) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
+@given(st.integers(0, 2**32 - 1), st.lists(INT32, max_size=70))
+def test_processors_without_carry_less_multiplication_give_the_same(crc: int, ids: list[int]) -> None:
+    array = np.array(ids, np.int32)
+    assert compiled.core.extend_crc_by_table(crc, array) == zlib.crc32(array.tobytes(), crc)
+
+
+@pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], ["a"], [1.5]])
+def test_a_checksum_of_what_is_no_integer_of_32_bits_is_refused(ids: list[Any]) -> None:
+    with pytest.raises(struct.error):
+        extend_crc(0, ids)

@@ -1,4 +1,4 @@
-"""core/install.sh installs the compiled core, or prints one line and does not fail."""
+"""core/install.sh builds the compiled core into the clone, or prints one line and does not fail."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from logitport.core.compiled import VARIABLE
 
-SCRIPT = Path(__file__).parents[2] / "core" / "install.sh"
+CORE = Path(__file__).parents[2] / "core"
 # Notes its arguments, and fails at a command that the file `fails` names.
 PYTHON = """#!/bin/sh
 echo "$@" >>calls
 case "$*" in *"$(cat fails)"*) echo "an error of the compiler"; exit 1;; esac
-case "$*" in *" wheel "*) mkdir -p core/build/wheels && touch core/build/wheels/logitport_core.whl;; esac
+case "$*" in *"cmake --install"*) touch core/logitport_core/_core.new.so;; esac
 """
 
 
@@ -25,8 +25,11 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.stamp = folder / ".core"
-        (folder / "core").mkdir()
-        shutil.copy(SCRIPT, folder / "core")
+        self.package = folder / "core" / "logitport_core"
+        self.package.mkdir(parents=True)
+        (self.package / "_core.earlier.so").touch()
+        for script in ("install.sh", "build.sh"):
+            shutil.copy(CORE / script, folder / "core")
         (folder / "python").write_text(PYTHON)
         (folder / "python").chmod(0o755)
         (folder / "bin").mkdir()
@@ -56,65 +59,45 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_it_builds_and_installs(checkout: Checkout) -> None:
+@pytest.mark.parametrize("variables", [{}, {"CXX": "c++ -m64"}])
+def test_it_builds_and_installs(checkout: Checkout, variables: dict[str, str]) -> None:
     checkout.add_compiler()
-    output, calls = checkout.install()
+    output, calls = checkout.install(**variables)
     assert output == "logitport runs the compiled core\n"
-    of_pip = [call for call in calls if call.startswith("-m pip ")]
-    assert [call.split()[2] for call in of_pip] == ["install", "wheel", "install"]
-    assert of_pip[-1].endswith("core/build/wheels/logitport_core.whl")
+    of_cmake = [call.split()[2] for call in calls if call.startswith("-m cmake ")]
+    assert of_cmake == ["-S", "--build", "--install"]
+    assert (checkout.package / "_core.new.so").exists()
     assert checkout.stamp.exists()
 
 
-def test_without_a_compiler_it_prints_one_line(checkout: Checkout) -> None:
-    output, calls = checkout.install()
-    assert output == (
-        "logitport runs in pure Python: no C++ compiler was found; install g++ or clang, and run make again\n"
-    )
-    assert calls == ["-m pip uninstall -q -y logitport-core"]
+@pytest.mark.parametrize(
+    ("options", "compiler", "reason"),
+    [
+        ({}, False, "no C++ compiler was found; install g++ or clang"),
+        ({"CXX": "/nowhere/c++ -m64"}, True, "CXX is '/nowhere/c++ -m64'"),
+        ({"fails": "Python.h"}, True, "python3-dev"),
+        *(
+            ({"fails": command}, True, "see core/build/install.log")
+            for command in ("pip install", "cmake -S", "cmake --build", "cmake --install", "logitport_core._core")
+        ),
+    ],
+)
+def test_where_it_cannot_be_built_one_line_says_why(
+    checkout: Checkout, options: dict[str, str], compiler: bool, reason: str
+) -> None:
+    if compiler:
+        checkout.add_compiler()
+    output, calls = checkout.install(**options)
+    assert output.startswith("logitport runs in pure Python: ")
+    assert reason in output
+    assert output.endswith("run make again\n")
+    assert output.count("\n") == 1
     assert not checkout.stamp.exists()
-
-
-def test_a_compiler_that_does_not_exist_is_named(checkout: Checkout) -> None:
-    checkout.add_compiler()
-    output, calls = checkout.install(CXX="/nowhere/c++ -m64")
-    assert output == (
-        "logitport runs in pure Python: CXX is '/nowhere/c++ -m64', which is no command; correct or unset it, and run "
-        "make again\n"
-    )
-    assert calls == ["-m pip uninstall -q -y logitport-core"]
-    assert not checkout.stamp.exists()
-
-
-def test_a_compiler_may_have_arguments(checkout: Checkout) -> None:
-    checkout.add_compiler()
-    output, _ = checkout.install(CXX="c++ -m64")
-    assert output == "logitport runs the compiled core\n"
-
-
-def test_missing_headers_are_named(checkout: Checkout) -> None:
-    checkout.add_compiler()
-    output, calls = checkout.install(fails="Python.h")
-    assert output == (
-        "logitport runs in pure Python: the headers of its Python were not found; install them "
-        "(Debian: python3-dev), and run make again\n"
-    )
-    assert calls[-1] == "-m pip uninstall -q -y logitport-core"
-    assert not any(" wheel " in call for call in calls)
-    assert not checkout.stamp.exists()
-
-
-@pytest.mark.parametrize("command", ["pip install", "pip wheel", "logitport_core.whl", "logitport_core._core"])
-def test_a_failed_build_leaves_one_line_and_a_log(checkout: Checkout, command: str) -> None:
-    checkout.add_compiler()
-    output, calls = checkout.install(fails=command)
-    assert output == (
-        "logitport runs in pure Python: the compiled core could not be built or loaded; see core/build/install.log, "
-        "and run make again\n"
-    )
-    assert (checkout.folder / "core" / "build" / "install.log").read_text() == "an error of the compiler\n"
-    assert calls[-1] == "-m pip uninstall -q -y logitport-core"
-    assert not checkout.stamp.exists()
+    assert not [*checkout.package.iterdir()]  # a core of earlier sources would run
+    if "install.log" in reason:
+        assert (checkout.folder / "core" / "build" / "install.log").read_text() == "an error of the compiler\n"
+    else:
+        assert not any("cmake" in call for call in calls)
 
 
 def test_the_variable_leaves_the_build_out(checkout: Checkout) -> None:

@@ -212,9 +212,8 @@ def test_all_ways_to_compute_a_step_share_the_memory(session: Session, slots: li
     for seq, slot in enumerate(slots, 1):
         check(batch.step(step(seq, slot), seq, 0, False, core.Transport.GRPC), seq, COUNTS[slot])
         assert batch.step(step(seq + 1, 5), seq + 1, 0, False, core.Transport.GRPC) is None
-        columns = processing_pb2.SessionRequest.FromString(step(1, slot)).step.SerializeToString()
-        assert batch.step_partly(columns) is None  # as the step before
-        (_, _, _, ids, values), denied, applied = batch.step_partly(columns)
+        assert batch.step_partly(step(1, slot)) is None  # as the step before
+        (_, _, _, ids, values), denied, applied = batch.step_partly(step(1, slot))
         assert len(ids) == len(values) == 4 * COUNTS[slot]
         assert not denied
         assert [each[:3] for each in applied] == [("key", f"name{slot}", 1)]

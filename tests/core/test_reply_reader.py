@@ -57,7 +57,7 @@ def read_message(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | No
     table = cast("Any", SimpleNamespace(lost={}, has_programs=False))
     content = cast("Any", SimpleNamespace(handles=[], rows=range(num_rows)))
     try:
-        answer = ReplyReader(table, width, "FP32").read(reply, content)
+        answer = ReplyReader(table, width, "FP32").read(content, reply)
     except LogitportError:
         return None
     if answer.logits_rows or reply.failures:
@@ -76,9 +76,8 @@ def read_compiled(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | N
     reply = compiled.core.ReplyReader(width, compiled.core.Datatype.FP32).read(data, SEQ, num_rows)
     if reply is None:
         return None
-    rows, offsets, *others = reply.columns
     return (
-        (rows, offsets, *others),
+        reply.columns,
         reply.rows_applied,
         reply.all_denied_rows,
         reply.ended_admissions,
@@ -161,21 +160,6 @@ def test_replies_with_changed_bytes(reply: Any, changes: list[tuple[int, int]], 
     changed = bytes(data[: cut % (2 * len(data))])  # half of them are not cut
     found = read_compiled(changed, num_rows, width)
     assert found is None or found == read_message(changed, num_rows, width)
-
-
-@given(reply=replies())
-def test_cut_replies_are_never_accepted_as_another_one(reply: Any) -> None:
-    message, _, num_rows, width = reply
-    data = message.SerializeToString()
-    for end in range(len(data)):
-        found = read_compiled(data[:end], num_rows, width)
-        assert found is None or found == read_message(data[:end], num_rows, width)
-
-
-@given(st.binary(max_size=40))
-def test_random_bytes(data: bytes) -> None:
-    found = read_compiled(data, 3, 40)
-    assert found is None or found == read_message(data, 3, 40)
 
 
 @pytest.mark.parametrize(

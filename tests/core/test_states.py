@@ -163,6 +163,7 @@ def test_penalties(both: Any, prompt: list[int], output: list[int], changes: lis
     check(both, "Penalty", lambda history: (history, penalty, per_occurrence), prompt, output, changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 40])
 @pytest.mark.parametrize("kind", ["random", "one id", "period", "one id between others", "other followers"])
 def test_n_grams_of_long_histories(both: Any, kind: str, size: int) -> None:
@@ -236,6 +237,7 @@ def _of_long_history(make: Callable[[Any, Any], Any], prepare: str, call: str) -
     return methods[call]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both")
 @pytest.mark.parametrize(
     ("make", "prepare", "call"),

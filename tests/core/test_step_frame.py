@@ -17,6 +17,7 @@ from logitport.session.requests.request_table import RequestTable
 from logitport.session.steps import step_content
 from logitport.session.steps.step_content import StepReader
 from logitport.session.transports.base import LENGTH
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from tests.core.implementations import Implementation
@@ -135,7 +136,7 @@ def _readers(patch: pytest.MonkeyPatch, histories: list[list[int]]) -> list[tupl
     return readers
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_plain_steps_have_the_frames_of_the_python_version(
     both: tuple[Implementation, Implementation], data: st.DataObject
@@ -153,7 +154,7 @@ def test_plain_steps_have_the_frames_of_the_python_version(
                     each.handles[place].rewind(each.handles[place].history.prompt_length)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_unusual_steps_have_the_same_outcome(both: tuple[Implementation, Implementation], data: st.DataObject) -> None:
     histories = data.draw(st.lists(st.lists(ID, max_size=8), min_size=1, max_size=3))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.pages import ROOT, rows, section
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FOLDER = ROOT / "docs" / "decisions"
 INDEX = FOLDER / "README.md"
 PAGES = sorted(set(FOLDER.glob("*.md")) - {INDEX})
@@ -21,22 +25,14 @@ def title(page: Path) -> str:
     return page.read_text().partition("\n")[0].removeprefix("# ")
 
 
-def alternatives(page: Path) -> list[list[str]]:
-    section = page.read_text().partition("## Alternatives\n")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
-
-
 @every_page
 def test_each_page_has_the_form(page: Path) -> None:
     text = page.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
     assert 25 <= text.count("\n") <= 60
-    heading, _, *rows = alternatives(page)
-    assert heading[:2] == ["alternative", "why it lost"]
-    assert heading[2].endswith("source")
-    assert len(rows) >= 3
-    assert all(len(row) == 3 and all(row) for row in rows)
+    alternatives = rows(section(text, "Alternatives"), "| alternative | why it lost |")
+    assert len(alternatives) >= 3
+    assert all(len(row) == 3 and all(row) for row in alternatives)
 
 
 @pytest.mark.parametrize(("listing", "folder"), [(INDEX, ""), (ROOT / "docs" / "architecture.md", "decisions/")])

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.pages import ROOT, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "deploy" / "README.md",
+    *sorted((ROOT / "benchmarks").glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FOLDERS = "client|server|proto|core|builtin_processors|tests|examples|benchmarks|deploy|docs"
@@ -39,3 +45,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_named_paths_exist(page: Path) -> None:
     for path in PATH.findall(page.read_text()):
         assert (ROOT / path).exists(), path
+
+
+@every_page
+def test_every_command_is_a_target_of_the_makefile(page: Path) -> None:
+    for target in re.findall(r"(?:^|`|\()make ([a-z][a-z-]+)", page.read_text(), re.MULTILINE):
+        assert f"\n{target}:" in read("Makefile"), target

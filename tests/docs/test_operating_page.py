@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +11,13 @@ from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
 from logitport_session.trust.principals import SCOPES
+from tests.docs.pages import ROOT, codes, read, rows
 from tests.server.cli.help_files import FOLDER
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = read("docs/operating.md")
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 SECONDS = re.compile(r"(\d+)s")
 
@@ -24,16 +28,14 @@ def field_of(option: str) -> str:
 
 def limits() -> list[tuple[str, str]]:
     """Options of the table of limits, with their defaults."""
-    table = PAGE[PAGE.index("| option | default |") :].partition("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     return [
         pair
-        for options, defaults, _ in rows
+        for options, defaults, _ in rows(PAGE, "| option | default |")
         for pair in zip(re.findall(r"--[a-z-]+", options), defaults.split(", "), strict=True)
     ]
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z][a-z-]+\b(?!…)", PAGE))))
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"--[a-z][a-z-]+\b(?!…)", PAGE)) - {"--index-url"}))  # of pip
 def test_every_option_is_one(option: str) -> None:
     assert option in {flag for stored in FOLDER.glob("*.txt") for flag in re.findall(r"--[a-z-]+", stored.read_text())}
 
@@ -67,13 +69,12 @@ def test_the_configuration_file_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_scope_is_listed() -> None:
-    table = PAGE[PAGE.index("| scope | allows |") :].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(SCOPES)
+    assert [row[0] for row in codes(PAGE, "| scope | allows |")] == list(SCOPES)
 
 
 def metrics() -> set[str]:
     """The names of all metrics, without the suffix of counters."""
-    source = Path(__file__).parents[2] / "server" / "logitport_server"
+    source = ROOT / "server" / "logitport_server"
     files = [*source.glob("metrics/*.py"), source / "http_pages" / "status_pages.py"]
     code = "".join(file.read_text() for file in [*files, source / "server.py"])
     return set(re.findall(r'"(logitport_\w+)"', code))

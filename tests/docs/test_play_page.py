@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_play.application import PlayApplication
 from logitport_play.command import Play
-from logitport_play.files import Files
 from logitport_play.models import open_models
 from logitport_play.runs import ChosenProcessor, Runs, RunSpec
+from logitport_play.watched_files import Files
+from logitport_play.web.application import PlayApplication
 from logitport_testing import StoryModel
+from tests.docs.pages import ROOT, blocks, read
 from tests.play import screenshots
 from tests.play.browser import executable
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "play.md").read_text()
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS, PAGE = ROOT / "docs", read("docs/play.md")
 
 
 def test_the_first_processor(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_the_first_processor(tmp_path: Path) -> None:
 
 def test_the_example_of_a_notebook() -> None:
     made: dict[str, Any] = {}
-    example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1].rstrip()
+    example = blocks(PAGE)[1].rstrip()
     *lines, last = example.splitlines()
     exec("\n".join([*lines, f"result = {last}"]), made)
     assert "Once upon a time" in made["result"]._repr_html_()

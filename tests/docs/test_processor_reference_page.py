@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from logitport import Client, Request
+from tests.docs.pages import blocks, read, section
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import RunningServer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "processor-reference.md").read_text()
+PAGE = read("docs/processor-reference.md")
 
 
 @pytest.mark.slow
@@ -27,8 +27,7 @@ def test_the_processor_with_a_tokenizer(
     """The worker cannot read the file, which is in a folder of this test."""
     tokenizer = write_trained(tmp_path)
     monkeypatch.chdir(tmp_path)
-    section = PAGE[PAGE.index("## Files\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (block,) = blocks(section(PAGE, "Files"))
     made: dict[str, Any] = {"__name__": "here"}
     exec(block, made)
     (tmp_path / "tokenizer.json").unlink()
@@ -42,8 +41,7 @@ def test_the_processor_with_a_tokenizer(
 @pytest.mark.slow
 def test_the_processor_with_the_operators_tokenizer(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
     tokenizer = write_trained(tmp_path)
-    section = PAGE[PAGE.index("## Tokenizers\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (block,) = blocks(section(PAGE, "Tokenizers"))
     made: dict[str, Any] = {"__name__": "here"}
     exec(block, made)
     server = start_server("--enable-custom-logit-processor", f"--tokenizer=org/json={tmp_path}")
@@ -55,8 +53,7 @@ def test_the_processor_with_the_operators_tokenizer(start_server: Callable[..., 
 
 
 def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> None:
-    section = PAGE[PAGE.index("### Watermark\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (block,) = blocks(section(PAGE, "Watermark"))
     exec(block, {})
     green, scored, z_score, p_value = map(float, capsys.readouterr().out.split())
     assert scored == 4
@@ -68,8 +65,7 @@ def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> No
 def test_output_reaches_the_author(
     start_server: Callable[..., RunningServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    section = PAGE[PAGE.index("## Debug\n") :].partition("\n## ")[0]
-    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    block = blocks(section(PAGE, "Debug"))[0]
     target = start_server("--enable-custom-logit-processor").target
     exec(block.replace("localhost:50051", target), {"__name__": "here", "logits": torch.zeros(1, 8)})
 

@@ -14,6 +14,7 @@ import pytest
 from logitport_play.command import Play
 from logitport_server.cli.root import COMMANDS
 from logitport_server.config import ServerConfig
+from tests.docs.pages import ROOT, read
 from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections
 
 if TYPE_CHECKING:
@@ -21,19 +22,14 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "processors"
-PAGE = (ROOT / "docs" / "processors.md").read_text()
+PAGE = read("docs/processors.md")
 RECIPES = {title: section for title, section in sections(PAGE).items() if title[0].isdigit()}
 every_recipe = pytest.mark.parametrize("title", RECIPES)
 
 
 def files(section: str) -> list[str]:
     return re.findall(r"\]\(\.\./examples/processors/([\w.]+)\)", section)
-
-
-def test_there_are_ten_recipes() -> None:
-    assert [int(title.partition(".")[0]) for title in RECIPES] == list(range(1, 11))
 
 
 def test_each_file_belongs_to_a_recipe() -> None:
@@ -49,13 +45,6 @@ def test_code_is_quoted_from_the_files(title: str) -> None:
     assert quoted
     for code in quoted:
         assert any(code in text for text in texts), code
-
-
-@every_recipe
-def test_the_table_of_contents(title: str) -> None:
-    anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
-    number, name = title.split(". ")
-    assert f"| {number} | [{name}](#{anchor}) |" in PAGE
 
 
 def test_the_server_of_the_recipes() -> None:

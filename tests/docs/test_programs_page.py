@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,23 +15,22 @@ from logitport.system.variables import OF_THE_SDK
 from logitport_programs.capturing.graph import _OPERATORS
 from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.config import ServerConfig
+from tests.docs.pages import ROOT, blocks, read
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import RunningServer
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "programs.md").read_text()
+PAGE = read("docs/programs.md")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_examples(tmp_path: Path, server_without_flag: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "author.py"
     assert ServerConfig().listen in PAGE
-    file.write_text("\n".join(blocks("python")).replace(ServerConfig().listen, server_without_flag.target))
+    file.write_text("\n".join(blocks(PAGE)).replace(ServerConfig().listen, server_without_flag.target))
     made: dict[str, Any] = {"__name__": "author"}
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -48,7 +46,7 @@ def test_the_examples(tmp_path: Path, server_without_flag: RunningServer, capsys
 
 
 def test_the_request_over_http() -> None:
-    (command,) = [block for block in blocks("sh") if block.startswith("curl")]
+    (command,) = [block for block in blocks(PAGE, "sh") if block.startswith("curl")]
     body = json.loads(shlex.split(command)[-1])
     assert chain_of(body["vllm_xargs"]) == [("me/min-p", {"min_p": 0.1})]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -16,19 +15,13 @@ from logitport.system.local_frames import LENGTH
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access import grpc_errors
 from logitport_server.transports import local_connection, local_socket
+from tests.docs.pages import ROOT, codes, read
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-
-
-def rows_of(header: str) -> list[list[str]]:
-    """The table below a heading row, cell by cell, without code marks."""
-    lines = PAGE[PAGE.index(header) :].splitlines()[2:]
-    table = lines[: next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))]
-    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in table]
+PAGE = read("docs/protocol.md")
 
 
 def test_the_table_of_errors_is_the_table_of_errors() -> None:
-    shown = [(code, status, exception) for _, code, status, exception, _ in rows_of("| what happened |")]
+    shown = [(code, status, exception) for _, code, status, exception, _ in codes(PAGE, "| what happened |")]
     table = [
         (common_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_"), status, error.__name__)
         for code, error, status in errors._TABLE
@@ -43,7 +36,7 @@ def test_errors_without_a_code_are_listed() -> None:
 
 
 def test_every_frame_and_reply_is_listed() -> None:
-    frames = {tuple(row[:2]) for row in rows_of("| frame | reply |")}
+    frames = {tuple(row[:2]) for row in codes(PAGE, "| frame | reply |")}
     requests = {field.name for field in processing_pb2.SessionRequest.DESCRIPTOR.oneofs_by_name["frame"].fields}
     replies = {field.name for field in processing_pb2.SessionResponse.DESCRIPTOR.oneofs_by_name["frame"].fields}
     assert {frame.strip("`") for frame, _ in frames} == requests | {"any"}
@@ -52,7 +45,7 @@ def test_every_frame_and_reply_is_listed() -> None:
 
 def test_every_kind_of_edit_is_listed() -> None:
     kinds = {name.removeprefix("EDIT_KIND_") for name in common_pb2.EditKind.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
-    assert {row[0] for row in rows_of("| kind | effect on the row |")} == kinds
+    assert {row[0] for row in codes(PAGE, "| kind | effect on the row |")} == kinds
 
 
 def test_the_columns_of_a_step_are_listed() -> None:
@@ -65,7 +58,7 @@ def test_the_key_of_the_metadata_is_listed() -> None:
 
 
 def test_the_checksums_of_the_example() -> None:
-    rows = rows_of("| ids | bytes in hexadecimal | checksum |")
+    rows = codes(PAGE, "| ids | bytes in hexadecimal | checksum |")
     crc = 0
     history: list[int] = []
     for ids, data, checksum in rows:
@@ -100,7 +93,7 @@ def test_text_in_trailers_is_cut_as_described() -> None:
 
 
 def test_the_golden_files_are_listed() -> None:
-    golden = Path(__file__).parents[1] / "proto" / "golden"
+    golden = ROOT / "tests" / "proto" / "golden"
     files = sorted(path.name for path in golden.glob("*.json"))
     assert all(f"`{name}`" in PAGE for name in files)
     keys = {key for name in files for entry in json.loads((golden / name).read_text()) for key in entry}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,12 @@ from logitport_fleet.options import AUTH_MODE
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
 from logitport_server.lifecycle import launch_backoff
+from tests.docs.pages import blocks, read
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
+PAGE = read("docs/ray.md")
 OF_RAY = {"head"}
 COMMANDS = re.findall(r"^(logitport ray (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+assert COMMANDS
 
 
 def field_of(option: str) -> str:
@@ -45,10 +46,6 @@ def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -
         options.parse_serve_options(given.serve_options)
 
 
-def test_commands_were_found() -> None:
-    assert len(COMMANDS) == 4
-
-
 @pytest.mark.parametrize(("option", "default"), re.findall(r"`--([a-z-]+)` \(([\d.]+)\)", PAGE))
 def test_its_default_is_the_default(option: str, default: str) -> None:
     assert Up.model_fields[field_of(option)].default == float(default)
@@ -65,7 +62,7 @@ def test_names_and_numbers() -> None:
 
 
 def test_the_example_of_a_client() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = blocks(PAGE)
     opened: list[str] = []
     exec(block, {"Client": opened.append})
     assert targets.source_of(opened[0]).changes

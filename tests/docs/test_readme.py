@@ -1,32 +1,98 @@
-"""README.md: its example runs, and its commands exist."""
+"""README.md: its code runs, in transformers."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+from logitport import Client, Request
+from logitport_testing import StoryModel
+from tests.docs.pages import blocks, read
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUDGET, JSON, SAMPLER = blocks(read("README.md"))
+IMPORTED = BUDGET.splitlines()[0]  # for the later blocks, too
+THINK, END_OF_THINKING = 151_667, 151_668  # of Qwen3
 
 
-def test_it_fits_in_two_screens() -> None:
-    assert len(README.splitlines()) <= 100
+def run(program: str, **names: Any) -> dict[str, Any]:
+    made = {"__name__": "readme", **names}
+    exec(f"{IMPORTED}\n{program}", made)
+    return made
 
 
-@pytest.mark.parametrize("target", ["demo", "test"])
-def test_the_two_commands(target: str) -> None:
-    assert f"\nmake {target} " in README
-    assert f"\n{target}: " in (ROOT / "Makefile").read_text()
+def tiny_model(vocab_size: int) -> Any:
+    """A model of random weights that prefers no id."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    torch.manual_seed(0)
+    return transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(vocab_size=vocab_size, **sizes, **heads, **ends)
+    ).eval()
 
 
-def test_the_twenty_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    made: dict[str, Any] = {"__name__": "readme"}
-    exec(program, made)
-    made["client"].close()
-    applied = capsys.readouterr().out
-    assert "'no_repeat_ngram': 1" in applied
-    assert "Temperature" in applied
+def test_thinking_ends_after_its_budget() -> None:
+    model = tiny_model(151_936)
+    output: list[torch.Tensor] = []
+
+    class Recorded:
+        def generate(self, **arguments: Any) -> None:
+            output.append(model.generate(**arguments, max_new_tokens=12, do_sample=False))
+
+    inputs = {"input_ids": torch.tensor([[5, THINK]]), "attention_mask": torch.ones(1, 2, dtype=torch.int64)}
+    assert "512" in BUDGET
+    run(BUDGET.replace("512", "4"), model=Recorded(), inputs=inputs)
+    assert output[0][0, 2:].tolist().index(END_OF_THINKING) in (4, 5)  # with the newline before it
+
+
+@pytest.mark.slow
+def test_the_answer_after_the_thinking_is_json(tmp_path: Path) -> None:
+    """The model of the story, with Qwen3's mark as one id of its tokenizer, writes at random."""
+    path = tmp_path / "tokenizer.json"
+    described = json.loads((StoryModel.tokenizer_path / "tokenizer.json").read_text())
+    end = StoryModel().vocab_size
+    mark = {"id": end, "content": "</think>", "special": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    described["added_tokens"] = [*described["added_tokens"], {**mark, **flags}]
+    path.write_text(json.dumps(described))
+    made = run(JSON.replace('"Qwen/Qwen3-8B"', repr(str(path))))
+    model = tiny_model(end + 1)
+    torch.manual_seed(1)
+    prompt = torch.tensor([[5, 6, 7]])
+    eos = StoryModel().eos_token_ids[0]
+    ids = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        logits_processor=[made["remote"]],
+        max_new_tokens=4000,
+        do_sample=True,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )[0, 3:].tolist()
+    assert ids[-1] == eos, "the output is complete"
+    story = StoryModel()
+    text = "".join("</think>" if one == end else story.token_text(one) for one in ids[:-1])
+    thinking, _, answer = text.partition("</think>")
+    assert "<" not in thinking
+    assert set(json.loads(answer)) == {"city", "days"}
+
+
+@pytest.mark.slow
+def test_one_sampler_runs_in_transformers_and_in_requests() -> None:
+    made = run(SAMPLER)
+    logits = torch.tensor([[0.0, 5.0, 3.5, 2.0]])
+    expected = [[True, False, False, True]]
+    assert made["remote"](torch.tensor([[1, 2]]), logits.clone()).isinf().tolist() == expected
+    chain = [tuple(one) for one in made["chain"]]
+    with Client.embedded() as client, client.session(vocab_size=4, dtype=torch.float32) as session:
+        request = session.add(Request([1, 2], processors=chain))
+        session.step({request: []}).apply(logits)
+    assert logits.isinf().tolist() == expected

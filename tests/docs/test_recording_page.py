@@ -8,38 +8,29 @@ import struct
 import subprocess
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport.recording import events, members
-from logitport.recording.options import VARIABLE, RecordOptions, _read_options
+from logitport_recording import events, members
+from logitport_recording.reading import event_checks, reader, unpacking
+from logitport_recording.record_options import VARIABLE, RecordOptions, _read_options
 from logitport_server.cli.root import run
-from logitport_testing.recordings import checks, reader, unpacking
-from tests.testing.recordings.build import began, member, opened, stepped
+from tests.docs.pages import ROOT, blocks, codes, read
+from tests.recording.reading.build import began, member, opened, stepped
 
 if TYPE_CHECKING:
     from logitport import Client
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "recording.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-def first_cells(heading: str) -> list[str]:
-    table = PAGE[PAGE.index(heading) :].partition("\n\n")[0].splitlines()[2:]
-    return [line.split("|")[1].strip(" `") for line in table]
+PAGE = read("docs/recording.md")
 
 
 def test_the_examples(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recorded, fixed = blocks("python")
-    listed, summary = blocks("text")
+    recorded, fixed = blocks(PAGE, "python")
+    listed, summary = blocks(PAGE, "text")
     exec(recorded, {"__name__": "recording_page", "client": client})
     Path("fixed.py").write_text(fixed)
     with pytest.raises(SystemExit) as ended:
@@ -54,9 +45,8 @@ def test_the_examples(
 
 
 def test_the_options() -> None:
-    assert first_cells("| option | default |") == [field.name for field in dataclasses.fields(RecordOptions)]
-    cells = [line.split("|")[2].strip(" `") for line in PAGE.splitlines() if line.startswith("| `")]
-    defaults: dict[str, Any] = dict(zip(first_cells("| option | default |"), cells, strict=False))
+    defaults = {name: default for name, default, *_ in codes(PAGE, "| option | default |")}
+    assert list(defaults) == [field.name for field in dataclasses.fields(RecordOptions)]
     options = RecordOptions("file")
     assert int(defaults["sample_every"]) == options.sample_every
     assert int(defaults["top_k"]) == options.top_k
@@ -71,7 +61,7 @@ def test_the_variable() -> None:
 
 
 def test_the_format() -> None:
-    assert first_cells("| bytes | content |") == ["16", "4", "the rest"]
+    assert [size for size, _ in codes(PAGE, "| bytes | content |")] == ["16", "4", "the rest"]
     (prefix,) = re.findall(r"\| 16 \| `([0-9a-f ]+)` \|", PAGE)
     assert bytes.fromhex(prefix) == members.PREFIX
     member = members.pack([b"events"])
@@ -81,7 +71,7 @@ def test_the_format() -> None:
         f"{members.MAX_MEMBER_BYTES >> 20} MiB of events in a member or {unpacking.MAX_TOTAL_BYTES >> 20} MiB" in PAGE
     )
     assert f"an event of more than {events.MAX_EVENT_BYTES >> 20} MiB" in PAGE
-    assert f"more than {checks.MAX_VOCAB_SIZE:,} ids" in PAGE
+    assert f"more than {event_checks.MAX_VOCAB_SIZE:,} ids" in PAGE
     assert f"An event counts {reader._PARSED_BYTES} times" in PAGE
 
 
@@ -92,7 +82,7 @@ def test_protoc_reads_a_recording(tmp_path: Path) -> None:
         pytest.skip("`make` installs protoc into .venv-proto")
     file = tmp_path / "engine.lprec"
     file.write_bytes(member(opened(64)) + member(began(1, "chat-1", [7]), stepped(1, 0, 1, [5]), session_id=2))
-    (command,) = blocks("sh")
+    (command,) = blocks(PAGE, "sh")
     run = command.replace("protoc", f"{python} -m grpc_tools.protoc").replace("engine.lprec", str(file))
     decoded = subprocess.run(["sh", "-c", run], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
     assert decoded.stdout.count("events {") == 3

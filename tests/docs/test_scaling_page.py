@@ -1,10 +1,9 @@
-"""docs/scaling.md: its example follows from its costs, and its limits are those of the code."""
+"""docs/scaling.md: its example follows from its costs. Limits here and in benchmarks/SCALING.md are the code's."""
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,9 @@ from logitport.servers.documents import MAX_BYTES
 from logitport_fleet.directory import document
 from logitport_server.config import ServerConfig
 from logitport_server.registry.poller import INTERVAL_SECONDS
+from tests.docs.pages import read
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scaling.md").read_text()
+PAGE, REASONS = read("docs/scaling.md"), read("benchmarks/SCALING.md")
 
 
 def test_the_example_follows_from_the_formula() -> None:
@@ -28,18 +27,15 @@ def test_the_example_follows_from_the_formula() -> None:
     assert f"One core serves {int(0.6 / engine)} such engines" in PAGE
 
 
-def test_every_command_is_a_target_of_the_makefile() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:^|`|\()make ([a-z][a-z-]+)", PAGE, re.MULTILINE):
-        assert f"\n{target}:" in makefile, target
-
-
 def test_the_limits_are_those_of_the_code() -> None:
     fields = ServerConfig.model_fields
-    assert f"`--max-sessions-per-principal` is {fields['max_sessions_per_principal'].default}." in PAGE
+    for page in (PAGE, REASONS):
+        assert f"`--max-sessions-per-principal` is {fields['max_sessions_per_principal'].default}." in page
     assert INTERVAL_SECONDS == 1.0  # one poll a second of each server
     reports: list[Any] = [
         SimpleNamespace(address=f"10.0.0.{host}:50051", metrics_address=f"10.0.0.{host}:9090", state="ready")
         for host in range(100, 200)
     ]
-    assert f"for {100 * MAX_BYTES // len(document(reports)) // 1000 * 1000:,} addresses" in PAGE
+    addresses = f"for {100 * MAX_BYTES // len(document(reports)) // 1000 * 1000:,} addresses"
+    assert addresses in PAGE
+    assert addresses in REASONS

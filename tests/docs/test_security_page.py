@@ -10,26 +10,22 @@ import threading
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport.integrations.common.tenants import EngineRequest
 from logitport_sandbox import LAYER_NAMES, WorkerLimits
-from logitport_sandbox.attempts import ATTEMPTS, Attempt
+from logitport_sandbox.verification.attempts import ATTEMPTS, Attempt
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
+from tests.docs.pages import ROOT, blocks, codes, read
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text()
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-def rows_of(header: str) -> list[list[str]]:
-    """The table below a heading row, cell by cell, without code marks."""
-    lines = PAGE[PAGE.index(header) :].splitlines()[2:]
-    table = lines[: next((at for at, line in enumerate(lines) if not line.startswith("|")), len(lines))]
-    return [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in table]
+PAGE = read("docs/security.md")
 
 
 def defines(path: str, name: str) -> bool:
@@ -38,7 +34,7 @@ def defines(path: str, name: str) -> bool:
 
 
 def test_every_threat_names_existing_tests() -> None:
-    table = rows_of("| attacker | attempt | defence | tests |")
+    table = codes(PAGE, "| attacker | attempt | defence | tests |")
     assert len(table) > 20
     for *_, shown_by in table:
         named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", shown_by)
@@ -61,26 +57,21 @@ def cell_of(attempt: Attempt, layer: str) -> str:
 
 
 def test_every_layer_is_listed() -> None:
-    assert [row[0] for row in rows_of("| layer | what it does")] == list(LAYER_NAMES)
+    assert [row[0] for row in codes(PAGE, "| layer | what it does")] == list(LAYER_NAMES)
 
 
 def test_the_table_of_attempts_is_the_list_of_attempts() -> None:
-    table = rows_of(f"| attempt | {' | '.join(LAYER_NAMES)} |")
+    table = codes(PAGE, f"| attempt | {' | '.join(LAYER_NAMES)} |")
     assert table == [[attempt.what, *(cell_of(attempt, layer) for layer in LAYER_NAMES)] for attempt in ATTEMPTS]
 
 
 def test_the_limits_are_the_limits() -> None:
-    shown = {row[0].partition(",")[0]: row[1] for row in rows_of("| what | default | option |")}
+    shown = {row[0].partition(",")[0]: row[1] for row in codes(PAGE, "| what | default | option |")}
     limits, config = WorkerLimits(), ServerConfig()
     assert shown["memory of a worker"] == f"{config.worker_memory_bytes >> 30} GiB"
     assert shown["threads"] == str(config.worker_threads)
     assert shown["open files"] == str(limits.open_files)
     assert shown["temporary files"].startswith(f"{limits.temporary_bytes >> 20} MiB")
-
-
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
@@ -97,7 +88,7 @@ def test_the_gateway_overwrites_the_tenant(tmp_path: Path) -> None:
             """Print nothing."""
 
     engine, gateway = HTTPServer(("127.0.0.1", 0), Engine), free_address()
-    example = block("nginx").replace("listen 8080", f"listen {gateway}")
+    example = blocks(PAGE, "nginx")[0].replace("listen 8080", f"listen {gateway}")
     example = example.replace("127.0.0.1:8000", f"127.0.0.1:{engine.server_port}")
     folders = "".join(
         f"{name}_temp_path {tmp_path / name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -136,7 +127,7 @@ def test_the_gateway_overwrites_the_tenant(tmp_path: Path) -> None:
 
 
 def test_the_operators_function() -> None:
-    (example,) = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def tenant_of" in one]
+    (example,) = [one for one in blocks(PAGE) if "def tenant_of" in one]
     names: dict[str, object] = {}
     exec(example, names)
     assert names["tenant_of"](EngineRequest({"x-account": "acme/42"})) == "acme"  # type: ignore[operator]

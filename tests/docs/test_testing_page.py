@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,31 +11,23 @@ from logitport_testing import LAWS, ProcessorRecord
 from logitport_testing.laws.processor_laws import LAWS as OF_PROCESSORS
 from logitport_testing.runner import RunningServer as Connected
 from logitport_testing.server_process import ServerProcess
+from tests.docs.pages import blocks, read, rows, section
 
 if TYPE_CHECKING:
     from logitport_testing.runner import RunningServer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+PAGE = read("docs/testing.md")
 # Classes of this page are pickled: the module must not be one that an installed package has.
 GLOBALS = {"__name__": "testing_page"}
 
 
-def section(title: str) -> str:
-    return PAGE[PAGE.index(f"## {title}\n") :].partition("\n## ")[0]
-
-
-def blocks(title: str, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", section(title), re.DOTALL)
-
-
 def first_cells(title: str) -> list[str]:
-    rows = [line for line in section(title).splitlines() if line.startswith("|")][2:]
-    return [row.split("|")[1] for row in rows]
+    return [row[0] for row in rows(section(PAGE, title))]
 
 
 def test_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     made: dict[str, Any] = dict(GLOBALS)
-    (block,) = blocks("See what a chain does")
+    (block,) = blocks(section(PAGE, "See what a chain does"))
     exec(block, made)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
@@ -44,7 +35,7 @@ def test_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = blocks("Processors with a tokenizer")
+    (block,) = blocks(section(PAGE, "Processors with a tokenizer"))
     exec(block, dict(GLOBALS))
     assert f'# "{capsys.readouterr().out.rstrip()}"' in block
 
@@ -58,15 +49,15 @@ def test_the_attributes_exist() -> None:
 @pytest.mark.slow
 def test_the_search_for_defects(capsys: pytest.CaptureFixture[str]) -> None:
     made: dict[str, Any] = dict(GLOBALS)
-    for block in (*blocks("See what a chain does"), *blocks("Search for defects")):
+    for block in (*blocks(section(PAGE, "See what a chain does")), *blocks(section(PAGE, "Search for defects"))):
         capsys.readouterr()
         exec(block, made)
-    assert capsys.readouterr().out == blocks("Search for defects", "text")[0]
+    assert capsys.readouterr().out == blocks(section(PAGE, "Search for defects"), "text")[0]
 
 
 def test_the_laws() -> None:
     assert tuple(re.findall(r"`(\w+)`", "".join(first_cells("Search for defects")))) == LAWS
-    page = section("Search for defects").replace("`", "").lower()
+    page = section(PAGE, "Search for defects").replace("`", "").lower()
     for law in OF_PROCESSORS:
         assert law.statement.rstrip(".").replace("`", "").lower() in page, law.name
 
@@ -74,7 +65,7 @@ def test_the_laws() -> None:
 @pytest.mark.slow
 def test_the_fixture(logitport_server: RunningServer) -> None:
     made: dict[str, Any] = dict(GLOBALS)
-    test, options = blocks("A real server in pytest")
+    test, options = blocks(section(PAGE, "A real server in pytest"))
     exec(test, made)
     made["test_ids_are_denied"](logitport_server)
     exec(options, made)

@@ -7,34 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections
+from tests.docs.transcripts import Block, check_transcript
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-PAGE = """# Page
-
-## One
-```python
-print(1)
-```
-
-## Two
-```text
-$ export A=1
-$ echo a; echo $A
-a
-...
-```
-"""
-
-
-def test_the_parts_of_a_page() -> None:
-    assert list(sections(PAGE)) == ["One", "Two"]
-    assert blocks(sections(PAGE)["One"]) == [Block("python", "print(1)\n")]
-    (block,) = blocks(sections(PAGE)["Two"], "text")
-    assert list(commands(block)) == [("export A=1", ""), ("echo a; echo $A", "a\n...\n")]
-    assert list(commands(Block("text", "no command"))) == []
 
 
 @pytest.mark.parametrize(

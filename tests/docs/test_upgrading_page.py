@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "upgrading.md").read_text()
-CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+from tests.docs.pages import ROOT, read
+
+PAGE, CHANGELOG = read("docs/upgrading.md"), read("CHANGELOG.md")
 KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 

@@ -1,8 +1,12 @@
-"""Calls that fail as a whole: the exception and the gRPC status. Sessions and other calls are unaffected."""
+"""Calls that fail as a whole: the exception and the gRPC status. Requests that fail alone in a step.
+
+Sessions and other calls are unaffected. tests/server/executors/test_bad_input.py has all kinds of bad input.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -10,10 +14,18 @@ import grpc
 import pytest
 import torch
 
-from logitport import Client, InvalidArgument, LogitportError, NotFound, Request, ServerUnavailable, SessionClosed
+from logitport import (
+    Client,
+    InvalidArgument,
+    NotFound,
+    ProcessorFailed,
+    Request,
+    ServerUnavailable,
+    SessionClosed,
+)
 from logitport.errors import METADATA_KEY
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from tests.toy_processors import AddOne
+from tests.toy_processors import AddOne, FailsInWay
 from tests.waiting import SECONDS, wait_until
 
 VOCAB = 32
@@ -24,27 +36,22 @@ LABELLED = json.dumps({**json.loads(AddOne.to_str()), "python": "3.9"})
 
 
 @pytest.mark.parametrize(
-    ("logits", "requests", "each", "expected"),
+    ("logits", "requests", "each"),
     [
-        (torch.zeros(2, VOCAB), 3, 1, InvalidArgument),
-        (torch.zeros(2, VOCAB), 2, 2, InvalidArgument),
-        (torch.zeros(2, VOCAB), 2, 0, InvalidArgument),
-        (torch.zeros(2, VOCAB), 1, "2", InvalidArgument),
-        (torch.zeros(2, VOCAB), 1, 2.0, InvalidArgument),
-        (torch.zeros(2, VOCAB), 1, None, InvalidArgument),
-        (torch.zeros(0, VOCAB), 1, 1, InvalidArgument),
-        (torch.zeros(1, VOCAB), 0, 1, InvalidArgument),
-        (torch.zeros(0, 0), 0, 1, InvalidArgument),
-        (torch.zeros(1, VOCAB, dtype=torch.float64), 1, 1, InvalidArgument),
-        (torch.zeros(1, VOCAB, dtype=torch.int32), 1, 1, InvalidArgument),
-        (torch.zeros(VOCAB), 1, 1, InvalidArgument),
-        ([[0.0] * VOCAB], 1, 1, InvalidArgument),
+        (torch.zeros(2, VOCAB), 3, 1),
+        (torch.zeros(2, VOCAB), 2, 2),
+        (torch.zeros(2, VOCAB), 2, 0),
+        *((torch.zeros(2, VOCAB), 1, each) for each in ("2", 2.0, None)),
+        (torch.zeros(0, VOCAB), 1, 1),
+        (torch.zeros(1, VOCAB), 0, 1),
+        (torch.zeros(0, 0), 0, 1),
+        (torch.zeros(1, VOCAB, dtype=torch.float64), 1, 1),
+        (torch.zeros(VOCAB), 1, 1),
+        ([[0.0] * VOCAB], 1, 1),
     ],
 )
-def test_logits_and_requests_that_do_not_fit(
-    client: Client, logits: Any, requests: int, each: Any, expected: type[LogitportError]
-) -> None:
-    with pytest.raises(expected):
+def test_logits_and_requests_that_do_not_fit(client: Client, logits: Any, requests: int, each: Any) -> None:
+    with pytest.raises(InvalidArgument):
         client.apply(logits, [GOOD] * requests, num_tokens_in_batch=each)
 
 
@@ -60,22 +67,17 @@ def test_an_empty_call_is_no_error(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opening", "expected"),
+    "opening",
     [
-        ({"vocab_size": 0}, InvalidArgument),
-        ({"vocab_size": 2**31}, InvalidArgument),
-        ({"vocab_size": "many"}, InvalidArgument),
-        ({"dtype": torch.float64}, InvalidArgument),
-        ({"dtype": None}, InvalidArgument),
-        ({"max_requests": -1}, InvalidArgument),
-        ({"max_draft_tokens": -1}, InvalidArgument),
-        ({"eos_token_ids": [VOCAB]}, InvalidArgument),
-        ({"eos_token_ids": ["x"]}, InvalidArgument),
-        ({"model_name": 5}, InvalidArgument),
+        *({"vocab_size": value} for value in (0, 2**31, "many")),
+        *({"dtype": value} for value in (torch.float64, None)),
+        *({name: -1} for name in ("max_requests", "max_draft_tokens")),
+        *({"eos_token_ids": [value]} for value in (VOCAB, "x")),
+        {"model_name": 5},
     ],
 )
-def test_invalid_session_options_are_refused(client: Client, opening: Any, expected: type[LogitportError]) -> None:
-    with pytest.raises(expected):
+def test_invalid_session_options_are_refused(client: Client, opening: Any) -> None:
+    with pytest.raises(InvalidArgument):
         client.session(**{"vocab_size": VOCAB, **opening})
 
 
@@ -108,10 +110,6 @@ def test_after_close(server: Any) -> None:
 
 
 # The raw gRPC interface, as used from any language
-
-
-def raw(processor: str) -> dict[str, Any]:
-    return {"processors": [{"processor": {"builtin": processor}}]}
 
 
 ZEROS = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
@@ -177,45 +175,60 @@ def test_bytes_that_are_not_a_message(server: Any, client: Client) -> None:
     assert client.processors()
 
 
-def test_refused_frames_leave_the_session_open(server: Any) -> None:
-    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-    frames = [
-        {"remove": {}},
-        {"open": {"vocab_size": 0, "datatype": "FP32"}},
-        {"open": opening},
-        {"open": opening},
-        {},
-        {"step": {"slots": b"123"}},
-        {"logits": {"logits": ZEROS}},
-        {"add": {"requests": [{"slot": 0, "request": raw("disallowed_tokens")}]}},
-        {
-            "add": {
-                "requests": [{"slot": 0, "request": raw("no_repeat_ngram")}, {"slot": 1}, {"slot": 1, "generation": 1}]
-            }
-        },
-        {"step": {}},
-    ]
-    with grpc.insecure_channel(server.target) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        numbered = (processing_pb2.SessionRequest(seq=seq, **frame) for seq, frame in enumerate(frames, 1))
-        replies = list(stub.Session(numbered, timeout=SECONDS))
-    services_called = [
-        common_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")
-        if reply.WhichOneof("frame") == "error"
-        else reply.WhichOneof("frame")
-        for reply in replies
-    ]
-    assert services_called == [
-        *("SESSION_CLOSED", "INVALID_ARGUMENT", "opened", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
-        *("INVALID_ARGUMENT", "INVALID_ARGUMENT", "added", "added", "edits"),
-    ]
-    codes = [[common_pb2.ErrorCode.Name(failure.error.code) for failure in replies[at].added.failures] for at in (7, 8)]
-    assert codes == [["ERROR_CODE_INVALID_ARGUMENT"], ["ERROR_CODE_INVALID_ARGUMENT", "ERROR_CODE_INVALID_ARGUMENT"]]
-
-
 def test_a_loopback_connection_ignores_proxy_settings(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     with Client(server.target, timeout=SECONDS) as client:
         assert client.processors()
+
+
+INF = float("inf")
+ONES = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1}), (AddOne, {})])
+
+
+def good_row(row: torch.Tensor) -> bool:
+    return row.tolist() == [-INF if token_id == 3 else 1.0 for token_id in range(VOCAB)]
+
+
+FAILS = {
+    "raises": "raised KeyError: 'banned'",
+    "exits": "raised SystemExit: 1",
+    "shape": r"returned a tensor of shape \[1, 31\]; .*\[1, 32\]",
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "on_error", "by"), [("raises", "abort", "grpc"), ("shape", "skip", "local"), ("exits", "skip", "apply")]
+)
+def test_a_processor_that_fails(client: Client, way: str, on_error: Any, by: Any) -> None:
+    name = client.register(FailsInWay).display_name
+    bad = Request([1], processors=[(AddOne, {}), (FailsInWay, {"way": way})], on_error=on_error)
+    if by == "apply":
+        result: Any = client.apply(torch.zeros(3, VOCAB), [ONES, bad, ONES], check=False)
+        check_failure(result, result.logits, 1, way, on_error, name)
+        return
+    with client.session(vocab_size=VOCAB, dtype=torch.float32, transport=by) as session:
+        handles = [session.add(request) for request in (ONES, bad, ONES)]
+        for _ in range(2):
+            logits = torch.zeros(3, VOCAB)
+            result = session.step({handle: [] for handle in handles}).apply(logits, check=False)
+            check_failure(result, logits, handles[1], way, on_error, name)
+
+
+def check_failure(result: Any, logits: torch.Tensor, culprit: Any, way: str, on_error: str, name: str) -> None:
+    """Check that only the second of three requests failed, and how."""
+    failed = {"abort": result.failures, "skip": result.skipped}
+    assert list(failed[on_error]) == [culprit]
+    assert sum(map(len, failed.values())) == 1
+    error = failed[on_error][culprit]
+    assert type(error) is ProcessorFailed
+    assert re.match(f"processor {re.escape(name)} {FAILS[way]}", error.message)
+    assert error.processor == name
+    if way == "raises":
+        assert error.remote_traceback.rstrip().endswith("KeyError: 'banned'")
+        assert "Remote traceback" in str(error)
+    assert good_row(logits[0])
+    assert good_row(logits[2])
+    if on_error == "skip":
+        assert not logits[1].any()

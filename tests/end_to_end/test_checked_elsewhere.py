@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, PayloadError, Request, payload
-from logitport.payload import envelope, interpreter
+from logitport.payload import envelope, python_check
 from logitport_programs.program import Program, Value
 from logitport_runner.in_thread import ThreadServer
 from logitport_session.processor_sources import installed, programs
@@ -36,7 +36,7 @@ def refuse(*_: object) -> NoReturn:
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], Client]]:
     """Starts servers in this process on one store. They can neither read pickles nor verify programs."""
     for module, name in (
-        *((envelope, "read"), (interpreter, "read"), (programs, "verify"), (programs, "load_program")),
+        *((envelope, "read"), (python_check, "read"), (programs, "verify"), (programs, "load_program")),
         *((installed, "verify"), (parsing, "parse")),
     ):
         monkeypatch.setattr(module, name, refuse)

@@ -1,14 +1,12 @@
-"""Logits that the server edits in the engine's GPU memory: real GPU, real processes."""
+"""Logits on a GPU of the engine, of the server, or of both, which edits them in place: real GPU, real processes."""
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +15,6 @@ import torch
 from logitport import Client, CustomLogitProcessor, InvalidArgument, Request
 from logitport_proto import processing_pb2
 from tests.toy_processors import DoubleInPlace, DoubleLater, RaisesAfterWriting
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +43,7 @@ class DoubleWithoutSynchronizing(CustomLogitProcessor):
 @pytest.fixture(scope="module")
 def cuda_server(serving: Callable[..., Any]) -> Iterator[Any]:
     pytest.importorskip("cuda.bindings", reason="GPU memory is shared by cuda-bindings")
-    with serving("--device", "cuda", "--metrics-listen", "127.0.0.1:0", *SHIPPED_HERE) as running:
+    with serving("--device", "cuda", *SHIPPED_HERE) as running:
         yield running
 
 
@@ -80,16 +77,6 @@ def test_logits_are_edited_in_place(cuda_server: Any, dtype: torch.dtype, in_buf
             expected[4, 7] = -INF
             assert torch.equal(logits, expected)
             assert session.logits_memory == "device"
-
-
-def test_rows_of_skipped_requests_are_unchanged(cuda_server: Any) -> None:
-    with Client(cuda_server.target) as client, open_session(client) as session:
-        handles = [*add(session, RaisesAfterWriting, on_error="skip"), *add(session, DoubleInPlace)]
-        logits = session.logits_buffer(2)
-        logits.fill_(3.0)
-        result = run(session, handles, logits)
-        assert logits[:, 0].tolist() == [3.0, 6.0]
-        assert list(result.skipped) == handles[:1]
 
 
 def test_the_engine_does_not_block(cuda_server: Any) -> None:
@@ -209,17 +196,6 @@ def test_logits_are_sent_when_memory_cannot_be_shared(
                 run(session, handles, logits)
                 assert logits[:, 0].tolist() == [6.0, 3.0, 6.0]
                 assert session.logits_memory == memory
-
-
-def test_metrics_count_where_logits_are(cuda_server: Any) -> None:
-    def counted() -> float:
-        page = urllib.request.urlopen(cuda_server.metrics_url).read().decode()
-        return float(re.findall(r'logitport_logits_read_total{memory="device"} (\S+)', page)[0])
-
-    with Client(cuda_server.target) as client, open_session(client) as session:
-        before = counted()
-        run(session, add(session, DoubleInPlace), session.logits_buffer(1))
-        wait_until(lambda: counted() == before + 1)  # the metric is updated shortly after the reply
 
 
 def test_memory_is_freed_when_sessions_end(cuda_server: Any) -> None:
@@ -351,3 +327,65 @@ def test_a_killed_server_does_not_stop_the_engine(start_server: Callable[..., An
     command = [sys.executable, "-c", textwrap.dedent(SERVER_KILLED), server.target, digest, str(server.process.pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout == "goes on", done.stderr
+
+
+class AddOneOnCuda(CustomLogitProcessor):
+    """Adds 1 if the logits are on a GPU, in place or not."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.add_(float(logits.is_cuda)) if custom_param_list[0].get("in_place") else logits + logits.is_cuda
+
+
+class ToCpu(CustomLogitProcessor):
+    """Returns its result on another device."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits.cpu() + 1
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_processors_run_on_the_gpu(cuda_server: Any, device: str, transport: Any, dtype: torch.dtype) -> None:
+    free = Request([3], processors=[("no_repeat_ngram", {"ngram_size": 1}), ("disallowed_tokens", {"token_ids": [4]})])
+    with Client(cuda_server.target) as client:
+        session = client.session(vocab_size=VOCAB, dtype=dtype, device=device, transport=transport)
+        with session:
+            handles = [
+                session.add(Request(processors=[(AddOneOnCuda, {"in_place": True})])),
+                session.add(free),
+                session.add(Request([3], processors=[*free.processors, (AddOneOnCuda, {})])),
+                session.add(Request(processors=[(ToCpu, {})])),
+                session.add(Request(processors=[(AddOneOnCuda, {}), (RaisesAfterWriting, {})], on_error="skip")),
+                session.add(Request(processors=[(ToCpu, {})])),
+            ]
+            before = torch.randint(-9, 9, (len(handles), VOCAB)).to(device, dtype)
+            logits = before.clone()
+            result = session.step({handle: [] for handle in handles}).apply(logits)
+            assert logits.device.type == device
+            denied = torch.zeros(VOCAB, dtype=dtype, device=device)
+            denied[[3, 4]] = -INF
+            expected = [
+                before[0] + 1,
+                before[1] + denied,
+                before[2] + denied + 1,
+                before[3] + 1,
+                before[4],
+                before[5] + 1,
+            ]
+            assert torch.equal(logits, torch.stack(expected))
+            assert list(result.skipped) == [handles[4]]
+
+
+def test_apply_on_a_gpu(cuda_server: Any) -> None:
+    with Client(cuda_server.target) as client:
+        logits = torch.zeros(2, VOCAB, device="cuda")
+        out = client.apply(logits, [Request(processors=[(AddOneOnCuda, {})]), Request()]).logits
+        assert out.device == logits.device
+        assert out.sum(-1).tolist() == [VOCAB, 0]
+
+
+def test_auto_takes_the_gpu(start_server: Callable[..., Any]) -> None:
+    running = start_server("--device", "auto", *SHIPPED_HERE)
+    with Client(running.target) as client:
+        assert client.apply(torch.zeros(1, VOCAB), [Request(processors=[(AddOneOnCuda, {})])]).logits.sum() == VOCAB

@@ -16,7 +16,6 @@ from tests.toy_processors import DoubleInPlace, DoubleLater
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.conftest import RunningServer
 
@@ -24,6 +23,7 @@ VOCAB = 50_000
 ALL_SCOPES = "has all scopes: apply, register, admin, cuda"
 SCOPES_BY_NAME = {"granted": ["register", "cuda"], "not granted": ["register"], "engine": ["apply"], "only": ["cuda"]}
 TOKENS = {name: new_token(name.replace(" ", "-"), scopes) for name, scopes in SCOPES_BY_NAME.items()}
+GRANTS = [grant for _, grant in TOKENS.values()]
 on_a_gpu = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
@@ -44,21 +44,12 @@ class BreaksCuda(CustomLogitProcessor):
         return logits[torch.full((len(logits),), 1 << 40, device=logits.device)]
 
 
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("access") / "tokens"
-    path.write_text("\n".join(grant.line for _, grant in TOKENS.values()))
-    return path
-
-
 def test_without_authentication_all_clients_have_the_scope_and_it_is_logged(server: RunningServer) -> None:
     assert f"any client that can reach 127.0.0.1:0 {ALL_SCOPES}" in server.log.read_text()
 
 
-def test_with_authentication_the_scope_must_be_granted(
-    start_server: Callable[..., RunningServer], tokens: Path
-) -> None:
-    running = start_server("--tokens", str(tokens))
+def test_with_authentication_the_scope_must_be_granted(start_server: Callable[..., RunningServer]) -> None:
+    running = start_server(grants=GRANTS)
     assert ALL_SCOPES not in running.log.read_text()
     with Client(running.target, token=TOKENS["only"][0]) as client, pytest.raises(AccessDenied, match="may not call"):
         client.processors()
@@ -67,11 +58,11 @@ def test_with_authentication_the_scope_must_be_granted(
 
 
 @pytest.fixture(scope="module")
-def cuda_server(serving: Callable[..., Any], tokens: Path) -> Iterator[Any]:
+def cuda_server(serving: Callable[..., Any]) -> Iterator[Any]:
     pytest.importorskip("cuda.bindings", reason="GPU memory is shared by cuda-bindings")
     patience = ("--processor-timeout-seconds", "30", "--load-timeout-seconds", "60")
     options = ("--device", "cuda", "--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0", *patience)
-    with serving("--tokens", str(tokens), *options) as running:
+    with serving(*options, grants=GRANTS) as running:
         yield running
 
 

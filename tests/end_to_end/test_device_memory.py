@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable
-from logitport.errors import LogitportError
+from logitport import CustomLogitProcessor, Request, ServerUnavailable
 from logitport.session import Session
 from logitport.session.logits import device_memory
 from logitport.session.logits.device_memory import DeviceMemory, PinnedMemory
 from logitport.session.transports.base import Transport
 from logitport.system.cuda_ipc import Cuda
 from logitport_proto import processing_pb2
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
 from logitport_session.shared_memory import device_regions
 from logitport_session.shared_memory.regions import Regions
 from tests.descriptors import descriptors
@@ -179,28 +178,19 @@ def test_the_stand_in_has_the_methods_of_cuda() -> None:
     assert signatures(RecordedCuda) == signatures(Cuda)
 
 
-def test_logits_in_the_buffer_are_edited_in_place(shared_gpu: SharedGpu) -> None:
+@pytest.mark.parametrize("in_buffer", [True, False])
+def test_logits_are_edited_in_place_or_copied_on_the_gpu(shared_gpu: SharedGpu, in_buffer: bool) -> None:
     with shared_gpu.session() as session:
         handles = add(session, True, False, True)
-        logits = session.logits_buffer(3)
+        logits = session.logits_buffer(3) if in_buffer else torch.empty(3, VOCAB)
         logits.fill_(8.0)
-        shared_gpu.gpu.record.clear()
-        run(session, handles, logits)
-        assert shared_gpu.gpu.record == IN_PLACE
-        assert logits[:, 0].tolist() == [4.0, 8.0, 4.0]
-        assert session.logits_memory == "device"
-    assert shared_gpu.memory_counted() == {"device": 1, "host": 0, "inline": 0}
-
-
-def test_logits_elsewhere_are_copied_on_the_gpu(shared_gpu: SharedGpu) -> None:
-    with shared_gpu.session() as session:
-        handles = add(session, True, False, True)
-        logits = torch.full((3, VOCAB), 8.0)
         run(session, handles, logits)
         shared_gpu.gpu.record.clear()
         run(session, handles, logits)
         assert shared_gpu.gpu.record == IN_PLACE
         assert logits[:, 0].tolist() == [2.0, 8.0, 2.0]
+        assert session.logits_memory == "device"
+    assert shared_gpu.memory_counted() == {"device": 2, "host": 0, "inline": 0}
 
 
 def test_another_gpu_is_not_shared(shared_gpu: SharedGpu) -> None:
@@ -410,14 +400,3 @@ def test_pinned_memory_is_synchronized_by_an_event_only(shared_gpu: SharedGpu) -
             "reply: logits",
         ]
         assert logits[:, 0].tolist() == [2.0, 8.0]
-
-
-def test_limits_hold_for_host_memory_too(shared_gpu: SharedGpu) -> None:
-    shared_gpu.max_region_bytes = 1
-    session = shared_gpu.session()
-    with pytest.raises(LimitExceeded):
-        PinnedMemory(session._channel, shared_gpu.engine).open(2, 0)
-    with pytest.raises(LogitportError):
-        session._channel.exchange(
-            processing_pb2.SessionRequest(share_device_memory=processing_pb2.ShareDeviceMemory(size_bytes=2))
-        )

@@ -8,20 +8,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
-    MinLengthLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
 
-from logitport import Client, CustomLogitProcessor, InvalidArgument, Request, RequestsFailed, StateLost
+from logitport import Client, CustomLogitProcessor, InvalidArgument, Request
 from tests.transformers_processors import CASES, VOCAB, Case
 
 if TYPE_CHECKING:
@@ -155,75 +153,6 @@ def native_chain(processor: Any) -> LogitsProcessorList:
     return LogitsProcessorList([NoRepeatNGramLogitsProcessor(3), TemperatureLogitsWarper(1 / 1.5), *parts])
 
 
-def test_rows_of_draft_tokens_with_rejections(session: Session) -> None:
-    """One row per draft token. Fewer drafts are accepted at each step."""
-    rng = np.random.default_rng(3)
-    shipped = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.5), Shift([4], 0.25)])
-    chain = [("no_repeat_ngram", {"ngram_size": 3}), (Sharpen, {}), (shipped, {})]
-    histories = {session.add(Request([1, 2, at], processors=chain)): [1, 2, at] for at in range(3)}
-    new: dict[Any, list[int]] = {handle: [] for handle in histories}
-    for step in range(8):
-        drafts = {handle: rng.integers(0, VOCAB, int(rng.integers(0, 5))).tolist() for handle in histories}
-        rows = [(handle, offset) for handle in histories for offset in range(1 + len(drafts[handle]))]
-        logits = random_logits(step, len(rows))
-        expected = []
-        for (handle, offset), row in zip(rows, logits, strict=True):
-            ids = ids_of([*histories[handle], *drafts[handle][:offset]])
-            expected.append(native_chain(shipped)(ids, row[None].clone()))
-        session.step(new, drafts=drafts).apply(logits)
-        torch.testing.assert_close(logits, torch.cat(expected))
-        for handle, history in histories.items():
-            kept = int(rng.integers(0, 1 + len(drafts[handle])))
-            new[handle] = [*drafts[handle][:kept], int(rng.integers(0, VOCAB))]
-            history.extend(new[handle])
-
-
-def test_state_that_cannot_be_rewound_fails_only_its_own_request(session: Session) -> None:
-    keeps = session.add(Request([1], processors=[(ByPosition, {})]))
-    others = session.add(Request([1], processors=[(Shift, {})]))
-    session.step({keeps: [], others: []}).apply(random_logits(0, 2))
-    logits = random_logits(1, 4)
-    kept = logits.clone()
-    with pytest.raises(RequestsFailed) as failed:
-        session.step({keeps: [1], others: [1]}, drafts={keeps: [4], others: [4]}).apply(logits)
-    assert [type(error) for error in failed.value.failures.values()] == [StateLost]
-    assert torch.equal(logits[2:], torch.stack([Shift()(ids_of([1] * n), kept[[n]])[0] for n in (2, 3)]))
-
-
-def test_a_failing_row_fails_only_its_own_request(session: Session) -> None:
-    def odd(input_ids: torch.Tensor, scores: torch.Tensor, result: str) -> Any:
-        made: dict[str, Any] = {"nothing": None, "one row": scores[0], "ids": input_ids, "nan": scores * torch.nan}
-        return made.get(result, scores + 1)
-
-    kinds = ["fine", "nothing", "one row", "ids", "nan", "fine too"]
-    handles = [session.add(Request([1, 2], processors=[(odd, {"result": kind})])) for kind in kinds]
-    logits = random_logits(0, len(kinds))
-    kept = logits.clone()
-    with pytest.raises(RequestsFailed) as failed:
-        session.step({handle: [] for handle in handles}).apply(logits)
-    assert list(failed.value.failures) == handles[1:5]
-    assert torch.equal(logits[[0, 5]], kept[[0, 5]] + 1)
-
-
-@pytest.mark.parametrize(
-    ("shipped", "params", "message"),
-    [
-        (TemperatureLogitsWarper, {"temperature": -1.0}, "has to be a strictly positive float"),
-        (MinLengthLogitsProcessor, {"min_length": 3}, "missing a required argument: 'eos_token_id'"),
-        (MinLengthLogitsProcessor(3, 2), {"min_length": 3}, "takes no parameters"),
-    ],
-)
-def test_bad_parameters_are_refused_with_their_request(
-    session: Session, shipped: Any, params: dict[str, Any], message: str
-) -> None:
-    handle = session.add(Request([1], processors=[(TemperatureLogitsWarper, {"temperature": 2.0})]))
-    with pytest.raises(InvalidArgument, match=message):
-        session.add(Request([1], processors=[(shipped, params)]))
-    logits = torch.ones(1, VOCAB)
-    session.step({handle: []}).apply(logits)
-    assert logits[0, 0] == 0.5
-
-
 def test_processors_of_transformers_by_name_need_no_flag(start_server: Callable[..., RunningServer]) -> None:
     name = "transformers:RepetitionPenaltyLogitsProcessor"
     running = start_server("--logits-processors", name)
@@ -237,23 +166,6 @@ def test_processors_of_transformers_by_name_need_no_flag(start_server: Callable[
         assert torch.equal(logits, torch.cat(expected))
         with pytest.raises(InvalidArgument, match="`penalty` has to be a strictly positive float"):
             session.add(Request([1], processors=[(name, {"penalty": 0})]))
-
-
-def test_in_the_server_s_own_process(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--enable-custom-logit-processor", "--isolation", "none")
-    with Client(running.target) as client, client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        chains = [[(MANY, {})], [(shift, {"by": 2.0})], [(MANY, {})]]
-        handles = [session.add(Request([3, at], processors=chain)) for at, chain in enumerate(chains)]
-        natives = [copy.deepcopy(MANY), functools.partial(shift, by=2.0), copy.deepcopy(MANY)]
-        histories = [[3, at] for at in range(3)]
-        for step in range(4):
-            logits = random_logits(step, 3)
-            rows = zip(natives, histories, logits, strict=True)
-            expected = [native(ids_of(history), row[None].clone()) for native, history, row in rows]
-            session.step({handle: [step] if step else [] for handle in handles}).apply(logits)
-            assert torch.equal(logits, torch.cat(expected))
-            for history in histories:
-                history.append(step + 1)
 
 
 def has_transformers(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,12 @@
-"""Batch and single-request processors of vLLM in the workers of a real server, without vLLM."""
+"""Processors of vLLM in the workers of a real server, without vLLM: batch-level, per request, revised model runner.
+
+Random sequences of added, removed and skipped requests are compared with a reference model of each request.
+"""
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +15,76 @@ import torch
 
 from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request
 from logitport.dialects import InDialect
-from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
+from tests.slot_processors import naive
 from tests.toy_processors import Double
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from logitport.session import Handle, Session, StepResult
     from tests.conftest import RunningServer
 
 INF = float("inf")
 FAILING_ID = 13
+DRAFTS = 3
+VOCAB, MAX_LIVE = 24, 8
+Chain = list[tuple[str, dict[str, Any]]]
+
+
+@dataclass(eq=False)
+class SingleRequest:
+    """Base class of the reference model of one request."""
+
+    chain: Chain
+    prompt: list[int]
+    output: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Churn:
+    """The requests of one session: the model of each, and its ids not yet sent to the session.
+
+    New requests get the chains in turn. `processor` maps the kind of a chain entry to a registered processor.
+    """
+
+    session: Session
+    random: np.random.Generator
+    chains: list[Chain]
+    model: Callable[[Chain, list[int]], Any]
+    processor: Callable[[str], Any]
+    on_error: Any = "abort"
+    live: dict[Handle, Any] = field(default_factory=dict)
+    new: dict[Handle, list[int]] = field(default_factory=dict)
+    added: int = 0
+
+    def next_step(self) -> list[Handle]:
+        """Add and remove requests at random; return the requests of the next step in random order."""
+        while len(self.live) < MAX_LIVE and self.random.random() < 0.8:
+            self._add()
+        if self.random.random() < 0.35:
+            self.session.remove(gone := list(self.live)[self.random.integers(len(self.live))])
+            del self.live[gone], self.new[gone]
+        included = [handle for handle in self.live if self.random.random() < 0.8]
+        self.random.shuffle(included)  # type: ignore[arg-type]
+        return included
+
+    def sampled(self, handle: Handle, token_ids: list[int]) -> None:
+        self.new[handle] = token_ids
+        self.live[handle].output += token_ids
+
+    def _add(self) -> None:
+        chain, prompt = self.chains[self.added % len(self.chains)], self.random.integers(VOCAB, size=3).tolist()
+        resolved = [(self.processor(kind), params) for kind, params in chain]
+        handle = self.session.add(Request(prompt, processors=resolved, on_error=self.on_error))
+        self.live[handle], self.new[handle] = self.model(chain, prompt), []
+        self.added += 1
+
+
+def rows(session: Session, new_ids: Mapping[Handle, list[int]]) -> tuple[np.ndarray[Any, Any], StepResult]:
+    """Apply a step to zeros: float32[requests, vocab_size]."""
+    logits = np.zeros((len(new_ids), session.vocab_size), np.float32)
+    return logits, session.step(new_ids).apply(logits, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +92,13 @@ def vllm_module() -> Iterator[Any]:
     """The module of processors, imported while vLLM or its stand-in can be imported."""
     with importable_stubs():
         yield importlib.import_module("tests.end_to_end.vllm_processors")
+
+
+@pytest.fixture(scope="module")
+def v2_module() -> Iterator[Any]:
+    """The same, of processors for the revised model runner."""
+    with importable_stubs():
+        yield importlib.import_module("tests.end_to_end.vllm_v2_processors")
 
 
 @pytest.fixture(scope="module")
@@ -114,33 +184,6 @@ def test_64_steps_with_churn(server: RunningServer, vllm_module: Any, names: dic
     assert failed > 0
 
 
-def test_drafts(client: Client, vllm_module: Any) -> None:
-    """One row per draft token. The state contains none of the drafts afterwards."""
-    with client.session(vocab_size=VOCAB, max_draft_tokens=3) as session:
-        batch = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
-        single = session.add(Request([2], processors=[(vllm_module.RaisesSeen, {"seen": 1})]))
-        logits = np.zeros((5, VOCAB), np.float32)
-        session.step({batch: [7], single: [8]}, drafts={batch: [3, 4], single: [5]}).apply(logits)
-        assert logits[:3, 0].tolist() == [1, 2, 3]
-        assert [logits[3, 8], logits[3, 5], logits[4, 8], logits[4, 5]] == [1, 0, 1, 1]
-        logits, _ = rows(session, {batch: [3], single: [6]})
-        assert logits[0, 0] == 2
-        assert [logits[1, 8], logits[1, 5], logits[1, 6]] == [1, 0, 1]
-
-
-def test_a_raising_request_processor_fails_only_its_request(client: Client, vllm_module: Any) -> None:
-    with client.session(vocab_size=VOCAB) as session:
-        chain = [(vllm_module.RaisesSeen, {"seen": 1.0})]
-        bad, good = session.add(Request([1], processors=chain)), session.add(Request([1], processors=chain))
-        logits, result = rows(session, {bad: [FAILING_ID], good: [4]})
-        assert list(result.failures) == [bad]
-        with pytest.raises(ProcessorFailed, match="raised ValueError: thirteen"):
-            raise result.failures[bad]
-        assert logits[1, 4] == 1
-        logits, result = rows(session, {good: [4]})
-        assert (logits[0, 4], result.failures) == (2, {})
-
-
 def test_a_raising_batch_fails_and_the_next_step_is_right(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
         bad = session.add(Request([1], processors=[(vllm_module.Bans, {"ban": [FAILING_ID]})]))
@@ -154,24 +197,13 @@ def test_a_raising_batch_fails_and_the_next_step_is_right(client: Client, vllm_m
         assert logits[:, 2].tolist() == [-INF, 2]
 
 
-def test_validate_params_refuses_only_that_request(client: Client, vllm_module: Any) -> None:
-    with client.session(vocab_size=VOCAB) as session:
-        good = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
-        with pytest.raises(InvalidArgument, match="by is 'much', no number"):
-            session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": "much"})]))
-        extra: Any = {"extra_args": {"by": []}}
-        with pytest.raises(InvalidArgument, match="no number"):
-            session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=extra))
-        with pytest.raises(InvalidArgument, match="send none"):
-            session.add(Request([1], processors=[(vllm_module.ban_last, {"by": 1})]))
-        logits, _ = rows(session, {good: [1]})
-        assert logits[0, 0] == 1
-
-
 def test_parameters_also_come_from_the_engines_extra_args(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
         extra: Any = {"extra_args": {"by": 5, "of": "others"}}
         added = session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=extra))
+        wrong: Any = {"extra_args": {"by": []}}
+        with pytest.raises(InvalidArgument, match="no number"):
+            session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=wrong))
         logits, _ = rows(session, {added: [1]})
         assert logits[0, 0] == 5
 
@@ -216,3 +248,127 @@ def test_without_isolation_a_batch_processor_is_refused(
             session.add(Request([1], processors=[(vllm_module.AddsLength, {})]))
         added = session.add(Request([1], processors=[(vllm_module.ban_last, {})]))  # refers to nothing of vLLM
         assert rows(session, {added: [4]})[0][0, 4] == -INF
+
+
+# The revised model runner, with drafts
+
+
+V2_CHAINS: list[Chain] = [
+    [("Counts", {})],
+    [("Biases", {"bias": {"3": 2.5, "7": -1}, "min_tokens": 4, "stop": [2, 5]})],
+    [("BadWords", {"bad_words": [[1, 2], [4], [5, 6, 7]]})],
+    [("Biases", {})],
+    [
+        ("disallowed_tokens", {"token_ids": [1]}),
+        ("Counts", {}),
+        ("BadWords", {"bad_words": [[n, 3] for n in range(9)]}),
+    ],
+    [("Counts", {}), ("Double", {}), ("Biases", {"bias": {"0": 9}}), ("no_repeat_ngram", {"ngram_size": 1})],
+]
+
+
+class V2Reference(SingleRequest):
+    """Reference model of one request."""
+
+    steps = 0
+
+    def process(self, row: list[float], drafts: list[int]) -> list[float]:
+        output = self.output + drafts
+        for kind, params in self.chain:
+            if kind == "Double":
+                row = [2 * value for value in row]
+            elif kind == "no_repeat_ngram":
+                row = [-INF if token_id in self.prompt + output else value for token_id, value in enumerate(row)]
+            elif kind == "disallowed_tokens":
+                row = [-INF if token_id in params["token_ids"] else value for token_id, value in enumerate(row)]
+            else:
+                row = naive(kind, row, self.prompt, output, params, self.steps)
+        return row
+
+
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_64_steps_with_churn_and_drafts(
+    server: RunningServer, v2_module: Any, transport: Any, dtype: torch.dtype
+) -> None:
+    """Sampling is greedy: drafts are accepted up to the first that differs from the argmax of its row."""
+    random = np.random.default_rng(3)
+    accepted = rejected = 0
+    named = {"Double": Double, "disallowed_tokens": "disallowed_tokens", "no_repeat_ngram": "no_repeat_ngram"}
+    opening = {"dtype": dtype, "transport": transport, "max_requests": 8, "max_draft_tokens": DRAFTS}
+    with Client(server.target) as client, client.session(vocab_size=VOCAB, **opening) as session:
+        churn = Churn(session, random, V2_CHAINS, V2Reference, lambda kind: named.get(kind) or getattr(v2_module, kind))
+        for _ in range(64):
+            part = churn.next_step()
+            drafts = {handle: random.integers(VOCAB, size=random.integers(DRAFTS + 1)).tolist() for handle in part}
+            placed = [(handle, offset) for handle in part for offset in range(1 + len(drafts[handle]))]
+            logits = torch.from_numpy(random.integers(-9, 9, (len(placed), VOCAB))).to(dtype)
+            for row, (handle, offset) in enumerate(placed):
+                if offset < len(drafts[handle]) and random.random() < 0.7:
+                    logits[row, drafts[handle][offset]] = 40
+            for handle in part:
+                churn.live[handle].steps += 1
+            expected = [
+                churn.live[handle].process(logits[row].tolist(), drafts[handle][:offset])
+                for row, (handle, offset) in enumerate(placed)
+            ]
+            result = session.step({handle: churn.new[handle] for handle in part}, drafts=drafts).apply(logits)
+            assert result.failures == {}
+            torch.testing.assert_close(logits, torch.tensor(expected).view(-1, VOCAB).to(dtype), rtol=0, atol=0)
+            sampled = dict(zip(placed, logits.argmax(-1).tolist(), strict=True))
+            for handle in part:
+                new: list[int] = []
+                for offset in range(1 + len(drafts[handle])):
+                    new.append(sampled[handle, offset])
+                    if drafts[handle][offset : offset + 1] != new[-1:]:
+                        break
+                accepted += len(new) - 1
+                rejected += len(drafts[handle]) - (len(new) - 1)
+                churn.sampled(handle, new)
+        assert session.resyncs == session.reconnects == 0
+    assert churn.added > 2 * len(V2_CHAINS)
+    assert min(accepted, rejected) > 50
+
+
+def test_buffers_match_vllm(client: Client, v2_module: Any) -> None:
+    with client.session(vocab_size=VOCAB, max_requests=4) as session:
+        sampling_params = [{"allowed_token_ids": [1, 20]}, {}, {"allowed_token_ids": [0]}]
+        handles = [
+            session.add(Request([1], processors=[(v2_module.Allows, {})], sampling_params=one))
+            for one in sampling_params
+        ]
+        for order in (handles, handles[::-1]):
+            allowed = [
+                [at for at, value in enumerate(row) if value == 0]
+                for row in rows(session, {handle: [4] for handle in order})[0]
+            ]
+            assert allowed == [[[1, 20], list(range(VOCAB)), [0]][handles.index(handle)] for handle in order]
+        too_many = {"allowed_token_ids": list(range(9))}
+        with pytest.raises(InvalidArgument, match="more than 8 ids are allowed"):
+            session.add(Request([1], processors=[(v2_module.Allows, {})], sampling_params=too_many))
+
+
+def test_other_imports_from_vllm(client: Client, v2_module: Any) -> None:
+    with client.session(vocab_size=VOCAB, max_draft_tokens=1) as session:
+        handles = [session.add(Request([1, 2], processors=[(v2_module.NoRepeat, {"window": n})])) for n in (3, 1, 0)]
+        logits, _ = rows(session, {handles[0]: [3, 4], handles[1]: [5], handles[2]: [6]})
+        assert [[at for at, value in enumerate(row) if value == -INF] for row in logits] == [[2, 3, 4], [5], []]
+        drafted = np.zeros((2, VOCAB), np.float32)
+        result = session.step({handles[0]: [7]}, drafts={handles[0]: [8]}).apply(drafted, check=False)
+        with pytest.raises(ProcessorFailed, match="cannot be used with speculative decoding"):
+            raise result.failures[handles[0]]
+
+
+def test_a_lost_worker_fails_its_requests_and_the_next_worker_gets_all_others(client: Client, v2_module: Any) -> None:
+    # Registered processors of one owner share a worker.
+    counts, leaves = (client.register(cls).digest for cls in (v2_module.Counts, v2_module.Leaves))
+    with client.session(vocab_size=VOCAB) as session:
+        chain = [(counts, {}), (leaves, {})]
+        bad = session.add(Request([1], processors=chain, on_error="skip"))
+        other = session.add(Request([2], [3], processors=chain, on_error="skip"))
+        rows(session, {other: [4]})
+        _, result = rows(session, {bad: [13], other: [5]})
+        assert set(result.skipped) == {bad, other}
+        logits, result = rows(session, {other: [6]})
+        assert result.skipped == {}
+        assert logits[0][(2 + 3 + 4 + 5 + 6) % VOCAB] == 2  # this is its first step in this worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import queue
 import signal
 import subprocess
 import threading
@@ -19,8 +18,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from logitport import Client, Request, ServerUnavailable
-from logitport_proto import processing_pb2, processing_pb2_grpc
+from tests.attacks.conftest import RawEngine
 from tests.conftest import COMMAND, free_address
+from tests.end_to_end.engines import sessions_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,43 +32,22 @@ if TYPE_CHECKING:
 VOCAB = 8
 
 
-class RawSession:
-    """A session that says whether it can move, and reads `should_move`."""
-
-    def __init__(self, target: str, *, can_move: bool) -> None:
-        self._channel = grpc.insecure_channel(target)
-        self._frames: list[processing_pb2.SessionRequest] = []
-        self._seq = 0
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        stub = processing_pb2_grpc.LogitProcessingStub(self._channel)
-        self._replies = stub.Session(iter(self._queue.get, None), wait_for_ready=True)
-        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32", can_move=can_move)
-        self.exchange(open=opening)
-
-    def exchange(self, **frame: Any) -> processing_pb2.SessionResponse:
-        self._seq += 1
-        self._queue.put(processing_pb2.SessionRequest(seq=self._seq, **frame))
-        return next(self._replies)
-
-    def should_move(self) -> bool:
-        return bool(self.exchange(step=processing_pb2.Step()).edits.should_move)
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._channel.close()
-
-
 @pytest.fixture
 def started(start_server: Callable[..., Any]) -> Any:
     return start_server("--listen", "127.0.0.1:0")
 
 
 @pytest.fixture
-def sessions(started: RunningServer) -> Iterator[list[RawSession]]:
-    opened = [RawSession(started.target, can_move=can_move) for can_move in (True, False)]
+def sessions(started: RunningServer) -> Iterator[list[RawEngine]]:
+    """A session that can move, and one that cannot."""
+    opened = [RawEngine(started.target, can_move=can_move) for can_move in (True, False)]
     yield opened
     for session in opened:
         session.close()
+
+
+def should_move(session: RawEngine) -> bool:
+    return bool(session.send(step={}).edits.should_move)
 
 
 def health(target: str) -> Any:
@@ -76,15 +55,15 @@ def health(target: str) -> Any:
         return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30).status
 
 
-def test_drain_waits_for_sessions_that_can_move(started: RunningServer, sessions: list[RawSession]) -> None:
-    assert [session.should_move() for session in sessions] == [False, False]
+def test_drain_waits_for_sessions_that_can_move(started: RunningServer, sessions: list[RawEngine]) -> None:
+    assert [should_move(session) for session in sessions] == [False, False]
     command = [COMMAND, "drain", started.target]
     ran = subprocess.run(
         [*command, "--timeout-seconds", "0.3"], capture_output=True, text=True, timeout=200, check=False
     )
     assert ran.returncode == 1
     assert "2 sessions are left, 1 of which can move" in ran.stderr
-    assert [session.should_move() for session in sessions] == [True, False]
+    assert [should_move(session) for session in sessions] == [True, False]
     assert health(started.target) == health_pb2.HealthCheckResponse.NOT_SERVING
     with (
         Client(started.target, timeout=30) as client,
@@ -96,7 +75,7 @@ def test_drain_waits_for_sessions_that_can_move(started: RunningServer, sessions
         printed, _ = waiting.communicate(timeout=200)
     assert waiting.returncode == 0
     assert "1 sessions are left, 0 of which can move" in printed
-    assert sessions[1].should_move() is False  # it goes on
+    assert not should_move(sessions[1])  # it goes on
 
 
 def test_drain_of_several_servers(start_server: Callable[..., Any]) -> None:
@@ -119,11 +98,9 @@ def test_drain_takes_no_list_of_a_fleet(tmp_path: Path, started: RunningServer) 
     assert health(started.target) == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_server_that_ends_waits_for_sessions_that_can_move(
-    started: RunningServer, sessions: list[RawSession]
-) -> None:
+def test_a_server_that_ends_waits_for_sessions_that_can_move(started: RunningServer, sessions: list[RawEngine]) -> None:
     started.process.send_signal(signal.SIGTERM)
-    wait_until(sessions[0].should_move)
+    wait_until(lambda: should_move(sessions[0]))
     assert started.process.poll() is None
     sessions[0].close()
     assert started.process.wait(200) == 0
@@ -138,7 +115,19 @@ def checked_step(session: Any, handle: Any, history: list[int], new_ids: list[in
     assert {at for at in range(VOCAB) if logits[0, at] == -np.inf} == after
 
 
-def rolling_restart(start_server: Callable[..., Any], transport: Any, stop: Callable[[Any], None]) -> None:
+def terminate(server: RunningServer) -> None:
+    server.process.send_signal(signal.SIGTERM)
+
+
+def drain(server: RunningServer) -> None:
+    """Drain the server, and stop it when it was left."""
+    command = [COMMAND, "drain", server.target, "--timeout-seconds", "0"]
+    subprocess.run(command, capture_output=True, timeout=200, check=False)
+    threading.Timer(1.0, server.process.terminate).start()
+
+
+@pytest.mark.parametrize(("transport", "stop"), [("grpc", terminate), ("local", terminate), ("auto", drain)])
+def test_a_rolling_restart_loses_no_request(start_server: Callable[..., Any], transport: Any, stop: Any) -> None:
     servers = [start_server("--listen", "127.0.0.1:0") for _ in range(2)]
     targets = [server.target for server in servers]
     with Client(targets) as client, client.session(vocab_size=VOCAB, transport=transport) as session:
@@ -146,10 +135,10 @@ def rolling_restart(start_server: Callable[..., Any], transport: Any, stop: Call
         handle = session.add(Request(history, processors=[("no_repeat_ngram", {"ngram_size": 2})]))
         checked_step(session, handle, history, [])
         for moves in range(1, 3):
-            (present,) = [at for at, server in enumerate(servers) if sessions_of(server.target)]
+            (present,) = [at for at, server in enumerate(servers) if sessions_of(server)[0]]
             stop(servers[present])
             wait_until(lambda: step_moves(session, handle, history, moves))  # noqa: B023 - called at once
-            assert [bool(sessions_of(server.target)) for server in servers if server is not servers[present]] == [True]
+            assert [bool(sessions_of(server)[0]) for server in servers if server is not servers[present]] == [True]
             servers[present].process.wait(200)
             servers[present] = start_server("--listen", targets[present])
         assert session.resyncs == 0
@@ -160,30 +149,6 @@ def step_moves(session: Any, handle: Any, history: list[int], moves: int) -> boo
     return bool(session.reconnects == moves)
 
 
-def sessions_of(target: str) -> int:
-    with grpc.insecure_channel(target) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        return int(stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=30).sessions)
-
-
-@pytest.mark.parametrize("transport", ["grpc", "local"])
-def test_a_rolling_restart_loses_no_request(start_server: Callable[..., Any], transport: Any) -> None:
-    def stop(server: RunningServer) -> None:
-        server.process.send_signal(signal.SIGTERM)
-
-    rolling_restart(start_server, transport, stop)
-
-
-def test_a_drained_server_is_left_before_it_is_stopped(start_server: Callable[..., Any]) -> None:
-    def drain(server: RunningServer) -> None:
-        subprocess.run(
-            [COMMAND, "drain", server.target, "--timeout-seconds", "0"], capture_output=True, timeout=200, check=False
-        )
-        threading.Timer(1.0, server.process.terminate).start()
-
-    rolling_restart(start_server, "auto", drain)
-
-
 def test_a_session_stays_where_no_other_server_is(start_server: Callable[..., Any]) -> None:
     server = start_server("--listen", "127.0.0.1:0", "--max-session-age", "0.1")
     with Client([server.target, free_address()]) as client, client.session(vocab_size=VOCAB) as session:
@@ -192,7 +157,7 @@ def test_a_session_stays_where_no_other_server_is(start_server: Callable[..., An
         for step in range(20):
             checked_step(session, handle, history, [step % VOCAB])
             time.sleep(0.02)
-        assert sessions_of(server.target) == 1
+        assert sessions_of(server)[0] == 1
 
 
 def test_a_call_that_does_not_end_delays_the_end_for_seconds(start_server: Callable[..., Any]) -> None:

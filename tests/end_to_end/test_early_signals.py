@@ -35,7 +35,7 @@ main()
 # An installed processor. Its import lasts until a file exists, in the front door or in the zygote.
 MODULE = """
 import pathlib, sys, time
-if {in_zygote} == ("logitport_server.principal_process.zygote" in sys.modules):
+if {in_zygote} == ("logitport_server.principal_process.principal_zygote" in sys.modules):
     pathlib.Path({folder!r}, "begun").touch()
     while not pathlib.Path({folder!r}, "goes on").exists():
         time.sleep(0.01)

@@ -11,13 +11,16 @@ import grpc
 import numpy as np
 import pytest
 
-from logitport import Client, PayloadError, Request, RequestsFailed
+from logitport import Client, PayloadError, Request
 from logitport_builtins import DisallowedTokens
-from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.conftest import RunningServer
 
 VOCAB = 8
 
@@ -32,9 +35,16 @@ class Touch:
         return Path.touch, (self.path,)
 
 
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    """A server without the flag, with built-ins only: other tests register programs in the one that all share."""
+    with serving() as running:
+        yield running
+
+
 @pytest.fixture
-def closed(server_without_flag: Any) -> Iterator[Client]:
-    with Client(server_without_flag.target) as client:
+def closed(server: RunningServer) -> Iterator[Client]:
+    with Client(server.target) as client:
         yield client
 
 
@@ -86,21 +96,12 @@ def test_inline_in_a_session(closed: Client, trap: str, transport: Any) -> None:
         assert np.flatnonzero(row == -np.inf).tolist() == [3]
 
 
-def test_the_status_is_permission_denied(server_without_flag: Any, trap: str) -> None:
-    with grpc.insecure_channel(server_without_flag.target) as channel:
+def test_the_status_is_permission_denied(server: RunningServer, trap: str) -> None:
+    with grpc.insecure_channel(server.target) as channel:
         stub = registry_pb2_grpc.ProcessorRegistryStub(channel)
         with pytest.raises(grpc.RpcError) as raised:
             stub.Register(registry_pb2.RegisterRequest(payload=trap), timeout=200)
         assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        processing = processing_pb2_grpc.LogitProcessingStub(channel)
-        response = processing.Apply(
-            processing_pb2.ApplyRequest(
-                logits={"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)},
-                requests=[Request(processors=[(trap, {})]).to_proto()],
-            ),
-            timeout=200,
-        )
-        assert [failure.error.code for failure in response.failures] == [9]
 
 
 def test_built_ins_work_by_name_class_and_reference(closed: Client) -> None:
@@ -108,9 +109,3 @@ def test_built_ins_work_by_name_class_and_reference(closed: Client) -> None:
     for processor in ("disallowed_tokens", DisallowedTokens, DisallowedTokens(), reference):
         result = closed.apply(logits(), [Request(processors=[(processor, {"token_ids": [3]})])])
         assert np.flatnonzero(result.logits == -np.inf).tolist() == [3]
-
-
-def test_the_error_distinguishes_the_ways_to_name_a_processor(closed: Client, trap: str) -> None:
-    with pytest.raises(RequestsFailed) as raised:
-        closed.apply(logits(), [Request(processors=[(trap, {})])])
-    assert "the others, if any, got their result" in str(raised.value)

@@ -188,14 +188,6 @@ def test_a_refused_or_invalid_request_fails_only_itself(running: RunningServer) 
         assert 0 < np.isneginf(logits[0]).sum() < VOCAB
 
 
-def test_apply_takes_the_tokenizer_from_the_parameters(running: RunningServer) -> None:
-    logits = np.zeros((1, VOCAB), np.float32)
-    with Client(running.target) as client:
-        params = {"regex": "[0-9]", "tokenizer": "org/json"}
-        result = client.apply(logits, [Request([5], processors=[("grammar", params)])])
-    assert len(np.flatnonzero(result.logits[0] == 0)) == 10
-
-
 def test_the_error_of_a_server_without_tokenizers_names_what_is_missing(server: RunningServer) -> None:
     request = Request(processors=[("grammar", {"regex": "a"})])
     with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
 import threading
@@ -310,15 +309,3 @@ def test_side_effects_of_a_processor_stay_in_its_worker(batch: Batch, processor:
     batch.session.remove(bad)
     for _ in range(2):
         batch.step()
-
-
-def test_several_processors_that_hang_at_once_take_one_deadline(short_deadline_batch: Batch) -> None:
-    bad = [
-        short_deadline_batch.session.add(Request([4], processors=[(reading(loop), {})], tenant=tenant))
-        for tenant in ("x", "y", "z")
-    ]
-    failures, _, took = short_deadline_batch.step(*bad)
-    assert {type(error) for error in failures.values()} == {ProcessorFailed}
-    assert failures.keys() == set(bad)
-    assert took < 2 * SECONDS
-    gc.collect()

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from logitport import Client, EditProcessor, ProcessorFailed, Request
+from tests.processes import descendants
 from tests.toy_processors import AddOneInPlace, DenyHistory
 from tests.waiting import wait_until
 
@@ -70,16 +71,6 @@ def quiet(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iter
     """A server of its own, whose processes are observed."""
     with serving("--enable-custom-logit-processor") as running:
         yield running
-
-
-def descendants(pid: int) -> set[int]:
-    """Return the processes below a process."""
-    found = set[int]()
-    with suppress(OSError):  # it has ended
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found |= {int(child), *descendants(int(child))}
-    return found
 
 
 def ticks(pid: int) -> int:

@@ -7,12 +7,10 @@ import re
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 import urllib.request
-import zlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +23,8 @@ from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_runner.in_thread import ThreadServer
 from logitport_server.access import new_token, quotas, stalls
 from logitport_server.transports import endpoint
-from logitport_session.resources import limits
+from logitport_session.resources import session_limits
+from tests.attacks.conftest import RawEngine, columns
 from tests.conftest import free_address
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import SECONDS, wait_until
@@ -68,7 +67,7 @@ def limited(tokens: Path) -> Iterator[Limited]:
     metrics = free_address()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(stalls, "STALL_SECONDS", 4.0)
-        monkeypatch.setattr(limits, "STALL_SECONDS", 4.0)  # of processes of principals
+        monkeypatch.setattr(session_limits, "STALL_SECONDS", 4.0)  # of processes of principals
         monkeypatch.setattr(quotas, "MAX_CALLS_PER_PRINCIPAL", 1)
         server = ThreadServer({"tokens": tokens, "metrics_listen": metrics, **LIMITS})
         yield Limited(server.target, f"http://{metrics}/metrics")
@@ -250,66 +249,24 @@ def serves(client: Client) -> bool:
         return False
 
 
-def frames() -> list[processing_pb2.SessionRequest]:
-    """Frames of a session: a request that reads logits, and a step with a large reply."""
-    opening = processing_pb2.OpenSession(vocab_size=WIDE, datatype="FP32")
-    request = common_pb2.Request(
-        processors=[common_pb2.ProcessorCall(processor=common_pb2.Processor(payload=Unchanged.to_str()))],
-        prompt_token_ids=[1],
-    )
-    nought, one = struct.pack("<i", 0), struct.pack("<i", 1)
-    crc = struct.pack("<I", zlib.crc32(one))
-    step = processing_pb2.Step(slots=nought, generations=nought, base_lengths=one, history_crcs=crc)
-    logits = common_pb2.Tensor(datatype="FP32", shape=[1, WIDE], raw=bytes(4 * WIDE))
-    return [
-        processing_pb2.SessionRequest(seq=1, open=opening),
-        processing_pb2.SessionRequest(
-            seq=2, add=processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)])
-        ),
-        processing_pb2.SessionRequest(seq=3, step=step),
-        processing_pb2.SessionRequest(seq=4, logits=processing_pb2.StepLogits(logits=logits)),
-    ]
-
-
-def test_a_client_that_does_not_read(limited: Limited) -> None:
-    outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
-    with grpc.insecure_channel(limited.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
-        for frame in frames()[:-1]:
-            outgoing.put(frame)
-            assert next(replies).WhichOneof("frame") != "error"
-        assert sessions(limited) == 1
-        outgoing.put(frames()[-1])
+@pytest.mark.parametrize("transport", ["grpc", "local"])
+def test_an_engine_that_does_not_read(limited: Limited, transport: str) -> None:
+    options = [("grpc.max_receive_message_length", -1)]
+    engine = RawEngine(limited.target, metadata=metadata("alice"), options=options, vocab_size=WIDE)
+    if transport == "local":
+        engine.attach()
+    request = Request([1], processors=[(Unchanged.to_str(), {})]).to_proto()
+    assert not engine.send(add={"requests": [{"request": request}]}).added.failures
+    assert not engine.send(step=columns((1,))).edits.failures
+    assert sessions(limited) == 1
+    engine.send_only(logits={"logits": {"datatype": "FP32", "shape": [1, WIDE], "raw": bytes(4 * WIDE)}})
+    if engine.local is not None:
+        end = select.poll()
+        end.register(engine.local.connection, select.POLLRDHUP)
+        assert end.poll(SECONDS * 1000), "the server has not closed the connection"
+    else:
         wait_until(lambda: sessions(limited) == 0)
-        outgoing.put(None)
-
-
-def test_an_engine_that_does_not_read_its_local_transport(limited: Limited) -> None:
-    outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
-    with grpc.insecure_channel(limited.target) as channel:
-        stub = processing_pb2_grpc.LogitProcessingStub(channel)
-        replies = stub.Session(iter(outgoing.get, None), metadata=metadata("alice"))
-        opening, *rest = frames()
-        outgoing.put(opening)
-        local = next(replies).opened.local_transport
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(60)
-            connection.connect(local.socket_path)
-            connection.sendall(local.access_token)
-            assert connection.recv(1) == b"\1"
-            for frame in rest:
-                data = frame.SerializeToString()
-                connection.sendall(struct.pack("<I", len(data)) + data)
-                if frame is not rest[-1]:
-                    (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
-                    reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
-                    assert reply.WhichOneof("frame") != "error"
-            end = select.poll()
-            end.register(connection, select.POLLRDHUP)
-            assert end.poll(SECONDS * 1000), "the server has not closed the connection"
-        outgoing.put(None)
-        replies.cancel()
+    engine.close()
     wait_until(lambda: sessions(limited) == 0)
 
 

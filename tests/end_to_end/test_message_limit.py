@@ -45,28 +45,14 @@ def test_the_limit_is_above_the_default_of_grpc(client: Client) -> None:
         assert (logits == 1).all()
 
 
-def test_over_the_servers_limit(small: Any) -> None:
-    with Client(small.target) as client:
+@pytest.mark.parametrize("limited", ["server", "client"])
+def test_over_the_limit_of_one_side(server: Any, small: Any, limited: str) -> None:
+    options = {"max_message_bytes": SMALL_LIMIT} if limited == "client" else {}
+    with Client((server if limited == "client" else small).target, **options) as client:
         with pytest.raises(LimitExceeded, match=ADVICE):
             client.apply(too_large(), [Request()] * 9)
         client.apply(small_enough(), [Request()])
-
-
-def test_over_the_clients_limit(server: Any) -> None:
-    with Client(server.target, max_message_bytes=SMALL_LIMIT) as client:
-        with pytest.raises(LimitExceeded, match=ADVICE):
-            client.apply(too_large(), [Request()] * 9)
-        client.apply(small_enough(), [Request()])
-
-
-def test_a_session_over_the_clients_limit_goes_on(server: Any) -> None:
-    with Client(server.target, max_message_bytes=SMALL_LIMIT) as client:
-        session_goes_on(client, reconnects=0)
-
-
-def test_a_session_over_the_servers_limit_goes_on(small: Any) -> None:
-    with Client(small.target) as client:
-        session_goes_on(client, reconnects=1)
+        session_goes_on(client, reconnects=int(limited == "server"))
 
 
 def session_goes_on(client: Client, *, reconnects: int) -> None:

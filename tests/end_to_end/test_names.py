@@ -122,16 +122,6 @@ def test_the_description_has_class_and_dialect(client: Client) -> None:
     client.delete(ref.digest)
 
 
-@pytest.mark.parametrize("how", ["class", "digest", "name"])
-def test_metrics_use_one_name_however_a_request_names_the_processor(client: Client, how: str) -> None:
-    ref = client.register(Ban, name="test-names/rows", replace=True)
-    named = {"class": Ban, "digest": ref.digest, "name": "test-names/rows"}[how]
-    with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
-        handle = session.add(Request([1], processors=[(named, {"token_ids": [1]})]))
-        assert session.step({handle: []}).apply(torch.zeros(1, VOCAB)).rows_applied == {ref.display_name: 1}
-    client.delete(ref.digest)
-
-
 def test_a_string_without_a_class_name_is_named_by_its_digest(client: Client) -> None:
     """SGLang makes such strings."""
     ref = client.register(json.dumps({"callable": json.loads(Ban.to_str())["callable"]}))

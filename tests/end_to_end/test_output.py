@@ -97,10 +97,8 @@ class Stops(EditProcessor):
 
 
 @pytest.fixture(scope="module")
-def isolating_server(serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    path = tmp_path_factory.mktemp("access") / "tokens"
-    path.write_text("\n".join(grant.line for _, grant in TOKENS.values()))
-    with serving("--tokens", str(path), "--enable-custom-logit-processor") as running:
+def isolating_server(serving: Callable[..., Any]) -> Iterator[RunningServer]:
+    with serving("--enable-custom-logit-processor", grants=[grant for _, grant in TOKENS.values()]) as running:
         yield running
 
 

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request, RequestsFailed
+from logitport import (
+    Client,
+    Float,
+    InvalidArgument,
+    LimitExceeded,
+    PayloadError,
+    ProcessorFailed,
+    Request,
+    RequestsFailed,
+    TensorProcessor,
+    payload,
+)
 from logitport.core.history import History
 from logitport_programs.parameters import check_params
+from logitport_programs.program import MAX_BYTES, Program, Value
 from logitport_programs.reference import run
+from logitport_programs.types import Element, Size
 from tests.programs.runtime import build
-from tests.toy_processors import AddOne, FailsAfterZero
+from tests.programs.samplers import MinP
+from tests.toy_processors import AddOne, FailsAfterZero, Unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Sequence
 
     from logitport.session import Handle, Session
     from tests.conftest import RunningServer
@@ -204,36 +218,21 @@ def test_an_unfit_parameter_fails_its_own_request(client: Client, where: str) ->
         assert [set(row) for row in logits[[0, 2]].tolist()] == [{1.0}, {2.0}]
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("logit", [4.0, -4.0])
-def test_logits_that_require_grad(
-    client: Client, logit: float, mode: Callable[[], AbstractContextManager[None]]
-) -> None:
-    with opened(client, "engine, torch") as session:
-        handle = session.add(Request([1], processors=[(SQRT, {})], on_error="skip"))
-        logits = torch.full((1, VOCAB), logit, requires_grad=True)
-        step = session.step({handle: []})
-        with pytest.raises(InvalidArgument, match=r"require gradients.*torch\.no_grad\(\).*logits\.detach\(\)"):
-            step.apply(logits)
-        assert logits.unique().tolist() == [logit]
-        with mode():
-            step.apply(logits)
-        assert logits.unique().tolist() == [2 if logit > 0 else logit]
-
-
 @pytest.mark.parametrize("chain", CHAINS, ids=len)
-def test_no_step_on_logits_that_require_grad(client: Client, chain: Chain) -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_no_step_on_logits_that_require_grad(client: Client, chain: Chain, mode: Any) -> None:
     """Also where the server processes the logits, or only edits or nothing are to be applied."""
     with opened(client, "engine, torch") as session:
         handle = session.add(Request([1, 5], processors=chain))
-        weights = torch.ones(1, VOCAB, requires_grad=True)
+        logits = torch.full((1, VOCAB), 3.0, requires_grad=True)
         step = session.step({handle: []})
-        with pytest.raises(InvalidArgument, match="require gradients"):
-            step.apply(weights * 3)
-        logits = (weights * 3).detach()
-        expected = torch.from_numpy(expected_row(chain, [1, 5], [], logits[0].numpy().copy()))
-        step.apply(logits)
-        torch.testing.assert_close(logits[0], expected)
+        with pytest.raises(InvalidArgument, match=r"require gradients.*torch\.no_grad\(\).*logits\.detach\(\)"):
+            step.apply(logits)
+        assert logits.unique().tolist() == [3.0]
+        expected = torch.from_numpy(expected_row(chain, [1, 5], [], logits[0].detach().numpy().copy()))
+        with mode():
+            step.apply(logits)
+        torch.testing.assert_close(logits[0].detach(), expected)
 
 
 def test_client_apply_refuses_logits_that_require_grad(client: Client) -> None:
@@ -245,15 +244,6 @@ def test_client_apply_refuses_logits_that_require_grad(client: Client) -> None:
         processed = client.apply(logits, [request]).logits
     assert processed[0, :3].tolist() == [1.0, -INF, 1.0]
     assert not processed.requires_grad
-
-
-@everywhere
-def test_parameters_are_checked_at_admission(client: Client, where: str) -> None:
-    with opened(client, where) as session:
-        for params in ({"min_p": 2}, {}, {"min_p": "x"}, {"other": 1}):
-            with pytest.raises(InvalidArgument):
-                session.add(Request([1], processors=[(MIN_P.program, params)]))
-        assert len(session) == 0
 
 
 @pytest.mark.parametrize("programs", ["all", "off"])
@@ -280,21 +270,111 @@ def test_a_registered_program(client: Client) -> None:
         client.delete(TEMPERATURE.program.digest)
 
 
-def test_programs_need_no_flag(server_without_flag: RunningServer) -> None:
-    with Client(server_without_flag.target) as client, opened(client, "engine, torch") as session:
-        handle = session.add(Request([1], processors=[(TEMPERATURE.program, {"temperature": 2.0})]))
-        logits = torch.full((1, VOCAB), 4.0)
-        session.step({handle: []}).apply(logits)
-        assert logits.unique().tolist() == [2]
-        with pytest.raises(PayloadError):
-            session.add(Request([1], processors=[(AddOne, {})]))
+def sealed(program: Program) -> str:
+    return payload.seal_program(program.to_bytes(), "Sampler")
 
 
-def test_apply_runs_programs_on_the_server(client: Client) -> None:
-    requests = [Request([1], processors=[(MIN_P.program, {"min_p": least})]) for least in (0.9, 0.0)]
-    logits = np.array([[0.0, 5.0], [0.0, 5.0]], np.float32)
-    assert client.apply(logits, requests).logits.tolist() == [[-INF, 5.0], [0.0, 5.0]]
-    requests[1] = Request([1], processors=[(SQRT, {})])
-    with pytest.raises(RequestsFailed) as failed:
-        client.apply(-logits, requests)
-    assert list(failed.value.failures) == [1]
+SEALED_TEMPERATURE = sealed(TEMPERATURE.program)
+SEALED_PENALTY = sealed(build.repetition_penalty(2).program)
+
+
+@pytest.fixture
+def closed(server_without_flag: RunningServer) -> Iterator[Client]:
+    with Client(server_without_flag.target) as client:
+        yield client
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.slow
+def test_a_server_that_accepts_no_code(closed: Client, dtype: torch.dtype) -> None:
+    assert closed.register(SEALED_TEMPERATURE, name="team/temperature").display_name.startswith("Sampler ")
+    temperature = ("team/temperature", {"temperature": 0.5})
+    chain = [("disallowed_tokens", {"token_ids": [3]}), temperature, (SEALED_PENALTY, {"penalty": 4})]
+    requests = [Request([1], processors=chain), Request([2], processors=chain[1:]), Request([3])]
+    result = closed.apply(torch.ones(3, VOCAB, dtype=dtype), requests).logits
+    expected = torch.ones(3, VOCAB, dtype=dtype)
+    expected[:2] = 2
+    expected[0, 3] = -INF
+    expected[0, 1] = expected[1, 2] = 0.5
+    assert torch.equal(result, expected)
+    assert closed.delete("team/temperature") == ("team/temperature",)
+
+
+def test_bad_parameters_fail_their_request(closed: Client) -> None:
+    requests = [Request([1], processors=[(SEALED_TEMPERATURE, params)]) for params in ({"temperature": 1000}, {})]
+    result = closed.apply(torch.ones(2, VOCAB), requests, check=False)
+    assert [type(error) for error in result.failures.values()] == [InvalidArgument]
+    assert "'temperature' is 1000; it must be a number in [0.01, 100]" in str(result.failures[0])
+
+
+def too_large() -> str:
+    data = bytes(MAX_BYTES)
+    return sealed(
+        Program("x", (Value("constant", element=Element.BOOL, shape=(Size(constant=len(data)),), data=data),))
+    )
+
+
+@pytest.mark.parametrize(
+    ("serialized", "error"),
+    [
+        (json.dumps({"program": "00ff"}), InvalidArgument),
+        (json.dumps({"program": build.min_p().program.to_bytes().hex() + "1200"}), InvalidArgument),
+        (sealed(Program("x", (Value("logits"), Value("exp", (3,))))), InvalidArgument),
+        (sealed(Program("x", (Value("logits"),) * 600)), LimitExceeded),
+        (too_large(), InvalidArgument),
+        (json.dumps({"program": "08", "callable": "80"}), PayloadError),
+    ],
+    ids=["no program", "not canonical", "against a rule", "too many values", "too large", "also code"],
+)
+def test_bad_programs(closed: Client, serialized: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        closed.register(serialized)
+    with pytest.raises(RequestsFailed) as raised:
+        closed.apply(torch.ones(1, VOCAB), [Request(processors=[(serialized, {})])])
+    assert type(raised.value.failures[0]) is error
+
+
+@pytest.mark.slow
+def test_a_server_without_programs(start_server: Callable[..., RunningServer]) -> None:
+    with Client(start_server("--no-programs").target) as client:
+        for serialized in (SEALED_TEMPERATURE, Unchanged):
+            with pytest.raises(PayloadError, match="--no-programs"):
+                client.register(serialized)
+
+
+# A `TensorProcessor` is shipped like any other class, and runs in the sandbox
+
+
+class Presence(TensorProcessor):
+    params = {"penalty": Float(default=1)}
+    window = 1
+
+    def process(self, logits, params, history):
+        last = torch.arange(logits.shape[-1]) == history.ids[:, -1:]
+        seen = history.token_counts(generated_only=True) * params.penalty[:, None]
+        return (logits - seen).masked_fill(last, -INF)
+
+
+@pytest.mark.slow
+def test_requests_with_different_parameters_share_a_call(client: Client) -> None:
+    logits = torch.tensor([[0.0, 1.0, 5.0], [0.0, 1.0, 5.0], [0.0, 1.0, 5.0]])
+    requests = [Request([1], processors=[(MinP, params)]) for params in ({"min_p": 0.01}, {"min_p": 0.5}, {})]
+    result = client.apply(logits, requests).logits
+    assert result.tolist() == [[-INF, 1.0, 5.0], [-INF, -INF, 5.0], [-INF, -INF, 5.0]]
+
+
+@pytest.mark.slow
+def test_the_history_of_a_tensor_processor(client: Client) -> None:
+    with client.session(vocab_size=4) as session:
+        a = session.add(Request([0, 1], processors=[(Presence, {"penalty": 2.0})]))
+        b = session.add(Request([2], processors=[(Presence, {})]))
+        steps = []
+        for new_ids in ({a: [], b: []}, {a: [2], b: [3]}, {a: [0], b: [3]}):
+            logits = torch.zeros(2, 4)
+            session.step(new_ids).apply(logits)
+            steps.append(logits.tolist())
+    assert steps == [
+        [[0, -INF, 0, 0], [0, 0, -INF, 0]],
+        [[0, 0, -INF, 0], [0, 0, 0, -INF]],
+        [[-INF, 0, -2, 0], [0, 0, 0, -INF]],
+    ]

@@ -46,15 +46,13 @@ def crashing(number: int) -> type[CustomLogitProcessor]:
 
 @pytest.fixture(scope="module")
 def clients(
-    serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path_factory: pytest.TempPathFactory
+    serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> Iterator[dict[str, Client]]:
     """A client for each principal."""
-    path = tmp_path_factory.mktemp("access") / "tokens"
     made = {name: new_token(name, scopes) for name, scopes in SCOPES.items()}
-    path.write_text("\n".join(grant.line for _, grant in made.values()))
     with ExitStack() as stack:
-        options = ("--tokens", str(path), "--enable-custom-logit-processor", "--quarantine-after", "1")
-        target = stack.enter_context(serving(*options)).target
+        options = ("--enable-custom-logit-processor", "--quarantine-after", "1")
+        target = stack.enter_context(serving(*options, grants=[grant for _, grant in made.values()])).target
         yield {name: stack.enter_context(Client(target, token=token, timeout=300)) for name, (token, _) in made.items()}
 
 

@@ -15,20 +15,20 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, Request
-from logitport.recording import RecordOptions
-from logitport.recording.options import VARIABLE
 from logitport.session import PendingStep, Session
 from logitport.session.session import Session as PlainSession
 from logitport.shipping.calls import unpack_int32
-from logitport_testing.recordings.event_fields import json_object
-from logitport_testing.recordings.reader import read_recording
-from logitport_testing.replaying.effects import effect_of
+from logitport_recording import RecordOptions
+from logitport_recording.reading.event_fields import json_object
+from logitport_recording.reading.reader import read_recording
+from logitport_recording.record_options import VARIABLE
+from logitport_testing.replaying.row_difference import effect_of
 from tests.conftest import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from logitport_testing.recordings.reader import RecordedRequest, RecordedSession
+    from logitport_recording.reading.reader import RecordedRequest, RecordedSession
     from tests.conftest import RunningServer
 
 VOCAB = 32
@@ -128,16 +128,6 @@ def test_sampled_logits(client: Client, path: Path, dtype: Any) -> None:
         assert after[int(best[1])] == pytest.approx(2 * before[best[1]], rel=0.01)
 
 
-def test_only_chosen_requests_are_recorded(client: Client, path: Path) -> None:
-    with client.session(vocab_size=VOCAB, record=RecordOptions(path, requests=["chat-*"])) as session:
-        handles = [session.add(Request([1], request_id=name)) for name in ("chat-1", "secret", "chat-2")]
-        session.step({handle: [] for handle in handles}).apply(rows(3))
-    assert [request.began.request.request_id for request in the_session(path).requests] == ["chat-1", "chat-2"]
-    content = gzip.decompress(path.read_bytes())
-    assert b"chat-2" in content
-    assert b"secret" not in content
-
-
 def test_a_shared_batch_is_not_greedy(client: Client, path: Path) -> None:
     with client.session(vocab_size=VOCAB, record=RecordOptions(path, requests=["greedy"])) as session:
         greedy = session.add(Request([1], request_id="greedy", sampling_params={"temperature": 0}))
@@ -173,7 +163,7 @@ ENGINE = """
 import os, signal, sys
 import numpy as np
 from logitport import Client, Request
-from logitport.recording import RecordOptions
+from logitport_recording import RecordOptions
 session = Client(sys.argv[1]).session(vocab_size=32, record=RecordOptions(sys.argv[2], sample_every=1))
 handle = session.add(Request([1], processors=[("no_repeat_ngram", {"ngram_size": 1})], request_id=sys.argv[3]))
 new = []
@@ -239,33 +229,10 @@ def test_dropped_steps_leave_whole_histories(client: Client, path: Path) -> None
     assert ids(request.parts[1].began.request.output_ids) == [0, 1, 2, 3]
 
 
-def test_a_step_that_cannot_be_recorded_leaves_whole_histories(
-    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    with client.session(vocab_size=VOCAB, record=path) as session:
-        handle = session.add(Request([1], processors=[NGRAMS]))
-        writer = session._recorder.writer  # type: ignore[attr-defined]
-        for step in range(8):
-            with monkeypatch.context() as patched:
-                if step == 2:
-                    patched.setattr("logitport.recording.items._by_row", lambda _: 1 / 0)
-                session.step({handle: [step]}).apply(rows(1))
-                deadline = time.monotonic() + 60
-                while step in (1, 2) and writer._taken_bytes < writer._offered_bytes and time.monotonic() < deadline:
-                    time.sleep(0.01)
-    recorded, request = the_session(path), the_request(path)
-    first, second = [[step.index for step in part.steps] for part in request.parts]
-    assert first == [0, 1]
-    assert second == list(range(second[0], 8))
-    assert recorded.dropped_steps == second[0] - 2 > 0
-    assert ids(request.parts[1].began.request.output_ids) == list(range(second[0]))
-    assert "could not be recorded" in caplog.text
-
-
 def test_a_defect_of_the_recorder_does_not_reach_the_engine(
     client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("logitport.recording.items.take", lambda *_: 1 / 0)
+    monkeypatch.setattr("logitport_recording.writing.items.take", lambda *_: 1 / 0)
     with client.session(vocab_size=VOCAB, record=path) as session:
         handle = session.add(Request([1], processors=[NGRAMS]))
         for _ in range(2):
@@ -287,12 +254,17 @@ def test_a_file_that_cannot_be_opened(
     assert "nothing is recorded" in caplog.text
 
 
-def test_the_environment(client: Client, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, json.dumps({"path": str(path), "requests": ["two"]}))
+def test_the_environment_chooses_the_requests_to_record(
+    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"path": str(path), "requests": ["chat-*"]}))
     with client.session(vocab_size=VOCAB) as session:
-        handles = [session.add(Request([1], request_id=name)) for name in ("one", "two")]
-        session.step({handle: [] for handle in handles}).apply(rows(2))
-    assert the_request(path).began.request.request_id == "two"
+        handles = [session.add(Request([1], request_id=name)) for name in ("chat-1", "secret", "chat-2")]
+        session.step({handle: [] for handle in handles}).apply(rows(3))
+    assert [request.began.request.request_id for request in the_session(path).requests] == ["chat-1", "chat-2"]
+    content = gzip.decompress(path.read_bytes())
+    assert b"chat-2" in content
+    assert b"secret" not in content
     with client.session(vocab_size=VOCAB, record=False) as session:
         assert type(session) is Session
 

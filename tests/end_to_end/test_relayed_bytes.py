@@ -17,7 +17,7 @@ import pytest
 from logitport import Client, Request
 from logitport_proto import processing_pb2
 from logitport_runner.in_thread import ThreadServer
-from tests.attacks.conftest import Peak
+from tests.attacks.conftest import Peak, columns
 from tests.end_to_end.test_principal_processes import processes_of
 from tests.waiting import SECONDS, stop_processes, wait_until
 
@@ -103,9 +103,8 @@ def test_replies_that_are_not_read_wait_in_their_process(server: ThreadServer) -
             session.send(seq=2, add={"requests": [{"request": {"processors": chain}}]})
             assert not session.read().added.failures
         rows = 3 * MIB // (2 * IDS)
-        columns = {"slots": bytes(4), "generations": bytes(4), "base_lengths": bytes(4), "history_crcs": bytes(4)}
         for session in sessions:
-            session.send(seq=3, step={**columns, "row_requests": bytes(4 * rows)})
+            session.send(seq=3, step=columns((), row_requests=bytes(4 * rows)))
         wait_until(lambda: len(waiting(budgets)) == 5)  # three have room
         with Client(server.target) as client, client.session(vocab_size=64, dtype="float32") as other:
             other.add(Request([1]))  # small replies do not wait

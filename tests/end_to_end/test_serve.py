@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, Request, RequestsFailed, ServerUnavailable
+from logitport.core import compiled
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,12 +22,8 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB = 16
-FLAG = (
-    "--enable-custom-logit-processor",
-    "--isolation",
-    "none",
-)  # the processors wait for files, and for longer than the deadline of a call
-LocalConnection = Literal["grpc", "local"]
+# The processors wait for files, and for longer than the deadline of a call.
+FLAG = ("--enable-custom-logit-processor", "--isolation", "none")
 
 
 class SignalsThenSleeps(CustomLogitProcessor):
@@ -42,22 +41,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
-
-
 def step(session: Any, handle: Any) -> torch.Tensor:
     logits = torch.zeros(1, VOCAB)
     session.step({handle: [1]}).apply(logits)
     return logits
-
-
-def test_the_ready_line(server: RunningServer, client: Client) -> None:
-    host, port = server.target.split(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-    assert client.processors()
 
 
 def three_calls(
@@ -72,7 +59,7 @@ def three_calls(
             session = client.session(vocab_size=VOCAB, dtype=torch.float32, transport=name, reconnect_seconds=0)  # type: ignore[arg-type]
             assert session.transport == name
             yield pool.submit(step, session, session.add(request))
-        wait_for(folder / name)
+        wait_until((folder / name).exists)
 
 
 def test_steps_in_flight_are_finished(
@@ -106,10 +93,9 @@ def test_a_second_signal_ends_it_at_once(
     stuck = Request([1], processors=[(SignalsThenSleeps, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
     with Client(running.target) as client:
         under_way = pool.submit(client.apply, torch.zeros(1, VOCAB), [stuck])
-        wait_for(tmp_path / "begun")
+        wait_until((tmp_path / "begun").exists)
         running.process.send_signal(signal.SIGINT)
-        while "stopping" not in running.log.read_text():
-            time.sleep(0.01)
+        wait_until(lambda: "stopping" in running.log.read_text())
         assert running.stop() != 0
         with pytest.raises(ServerUnavailable):
             under_way.result()
@@ -118,11 +104,8 @@ def test_a_second_signal_ends_it_at_once(
 def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> None:
     running = start_server("--stop-seconds", "3600")
     with Client(running.target) as client:
-        local_socket: list[LocalConnection] = ["grpc", "local"]
-        sessions = [
-            client.session(vocab_size=VOCAB, dtype=torch.float32, transport=local, reconnect_seconds=0)
-            for local in local_socket
-        ]
+        options: dict[str, Any] = {"vocab_size": VOCAB, "dtype": torch.float32, "reconnect_seconds": 0}
+        sessions = [client.session(transport=transport, **options) for transport in ("grpc", "local")]
         handles = [session.add(Request([1])) for session in sessions]
         assert running.stop() == 0
         for session, handle in zip(sessions, handles, strict=True):
@@ -146,7 +129,7 @@ def test_without_a_server() -> None:
 
 def test_many_clients_at_once_in_threads(server: RunningServer, pool: ThreadPoolExecutor) -> None:
     def generate(seed: int) -> bool:
-        local: LocalConnection = "grpc" if seed % 2 else "local"
+        local: Any = "grpc" if seed % 2 else "local"
         with Client(server.target) as client, client.session(vocab_size=VOCAB, dtype="float32", transport=local) as s:
             handle = s.add(Request([seed], processors=[("no_repeat_ngram", {"ngram_size": 1, "window_size": 99})]))
             for token_id in range(8, 14):
@@ -188,7 +171,7 @@ def test_slow_processors_do_not_delay_others(
     stuck = [pool.submit(client.apply, torch.zeros(1, VOCAB), [request]) for request in requests]
     try:
         for path in begun:
-            wait_for(path)
+            wait_until(path.exists)
         with client.session(vocab_size=VOCAB, dtype=torch.float32) as session:
             handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
             assert step(session, handle)[0, 2] == float("-inf")
@@ -196,3 +179,25 @@ def test_slow_processors_do_not_delay_others(
         waiting.touch()
     assert all(isinstance(call.result().logits, torch.Tensor) for call in stuck)
     client.close()
+
+
+def test_a_server_logs_that_its_core_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Callable[..., RunningServer]
+) -> None:
+    package = tmp_path / "logitport_core"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "_core.py").write_text("INTERFACE = -1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = start_server("--log-format", "json")
+    with Client(server.target) as client, client.session(vocab_size=8, dtype=torch.float32) as session:
+        request = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
+        logits = torch.zeros(1, 8)
+        session.step({request: []}).apply(logits)
+    assert logits.isneginf().nonzero().tolist() == [[0, 3]]
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    (warning,) = [line for line in lines if line["logger"] == "logitport.core.compiled"]
+    assert warning["level"] == "WARNING"
+    problem = f"the compiled core has interface -1, and this logitport needs {compiled.INTERFACE}"
+    assert warning["message"].startswith(f"{problem}. logitport runs in pure Python: ")
+    assert any(f"core: pure Python: {problem};" in line["message"] for line in lines)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
+from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, ProcessorWarning, Request, RowEdits
+from logitport_builtins import BUILTINS
 from tests.toy_processors import AddCallCount
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from logitport.session import Handle, PendingRequest, Session
@@ -134,6 +136,7 @@ def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Ses
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])
+@pytest.mark.slow
 def test_several_engines_at_once(server: Any, transport: Any) -> None:
     with Client(server.target) as client, ThreadPoolExecutor(4) as pool:
         for session in pool.map(lambda seed: churn(client, seed, transport), range(4)):
@@ -150,27 +153,56 @@ def test_one_engine_does_not_see_another(client: Client) -> None:
             assert logits[0, 0] == (1 if session is second else turn - (turn > 3))
 
 
-def test_a_server_frees_ended_sessions(server: Any, client: Client) -> None:
-    import re
-    import urllib.request
+FEW_IDS = 8
+SOME = Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})])
+ALL = Request([1], processors=[("disallowed_tokens", {"token_ids": list(range(FEW_IDS))})])
+MESSAGE = r"all ids of rows \[1\] are denied"
 
-    def gauge(name: str) -> float:
-        with urllib.request.urlopen(server.metrics_url, timeout=200) as response:
-            return float(re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)[1])  # type: ignore[index]
 
-    def ended() -> bool:
-        """A server detects the end of a stream with a delay."""
-        return gauge("logitport_sessions") == 0
+def zeros() -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    return np.zeros((2, FEW_IDS), np.float32)
 
-    wait_until(ended, lambda: "there are sessions of other tests")
-    sessions = [client.session(vocab_size=VOCAB, transport=local) for local in ("grpc", "local")]
-    for session in sessions:
-        session.add(Request([1]))
-        session.add(Request([1]))
-    assert (gauge("logitport_sessions"), gauge("logitport_requests")) == (2, 4)
-    sessions[0].remove(next(iter(sessions[0]._requests.table.handles.values())))
-    assert gauge("logitport_requests") == 3
-    for session in sessions:
-        session.close()
-    wait_until(ended)
-    assert gauge("logitport_requests") == 0
+
+def test_a_row_with_all_ids_denied_is_reported_in_a_session(client: Client) -> None:
+    with client.session(vocab_size=FEW_IDS) as session:
+        handles = [session.add(request) for request in (SOME, ALL)]
+        with pytest.warns(ProcessorWarning, match=MESSAGE) as warned:
+            session.step(dict.fromkeys(handles, ())).apply(zeros())
+        assert warned[0].filename == __file__
+        with pytest.warns(ProcessorWarning, match=MESSAGE):
+            session.step(dict.fromkeys(handles, ())).edits()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = session.step(dict.fromkeys(handles, ())).apply(zeros(), check=False)
+    assert result.all_denied_rows == (1,)
+
+
+def test_a_row_with_all_ids_denied_is_reported_in_one_call(client: Client) -> None:
+    with pytest.warns(ProcessorWarning, match=MESSAGE) as warned:
+        client.apply(zeros(), [SOME, ALL])
+    assert warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert client.apply(zeros(), [SOME, ALL], check=False).all_denied_rows == (1,)
+
+
+PARAMS = {
+    "bad_words": {"bad_words_ids": [[5], [6, 7], [1, 2, 9]]},
+    "dry": {"dry_multiplier": 0.5},
+    "frequency_penalty": {"frequency_penalty": 0.25},
+    "green_list": {"bias": 1.5},
+    "logit_bias": {"logit_bias": {"3": -4.0}},
+    "min_tokens": {"min_tokens": 5, "stop_token_ids": [0]},
+    "presence_penalty": {"presence_penalty": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", PARAMS)
+def test_a_built_in_gives_the_logits_of_its_class(client: Client, name: str) -> None:
+    prompt, output = [1, 2, 6, 1, 2], [6, 1, 2]
+    logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0))
+    request = Request(prompt, output_token_ids=output, processors=[(name, PARAMS[name])])
+    found = client.apply(logits, [request]).logits
+    req = SimpleNamespace(origin_input_ids=prompt, output_ids=output)
+    assert torch.equal(torch.as_tensor(found), BUILTINS[name]()(logits.clone(), [{**PARAMS[name], "__req__": req}]))
+    assert not torch.equal(torch.as_tensor(found), logits)

@@ -1,4 +1,4 @@
-"""Grammars of other libraries, shipped by a user as logits-free processors of a sandboxed worker."""
+"""A grammar of another library, shipped by a user as a logits-free processor of a sandboxed worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logitport.core.edits import bitmask_words
 from tests.tokenizer_files import EOS, write_trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tokenizers import Tokenizer
@@ -31,44 +31,6 @@ SCHEMA = {
     "required": ["age", "ok"],
     "additionalProperties": False,
 }
-
-
-class LLGuidanceJSON(EditProcessor):
-    """Parameters: `tokenizer`, the text of a tokenizer.json; `schema`."""
-
-    def start(self, request: EditRequest) -> None:
-        from llguidance import LLMatcher, LLTokenizer
-
-        tokenizer = LLTokenizer(request.params["tokenizer"], eos_token=list(request.eos_token_ids))
-        grammar = LLMatcher.grammar_from_json_schema(request.params["schema"], overrides={"whitespace_flexible": False})
-        matcher = LLMatcher(tokenizer, grammar)
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        request.state = {"matcher": matcher, "matched": 0, "words": bitmask_words(tokenizer.vocab_size)}
-        for token_id in request.history.output_token_ids.tolist():
-            self.advance(request, token_id)
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        state = request.state
-        last = len(request.history.output_token_ids) - 1
-        if state["matched"] >= last:  # else an earlier id did not match, which can happen with drafts
-            state["matched"] += state["matcher"].try_consume_tokens([token_id])
-
-    def rewind(self, request: EditRequest) -> None:
-        surplus = request.state["matched"] - len(request.history.output_token_ids)
-        if surplus > 0:
-            request.state["matcher"].rollback(surplus)
-            request.state["matched"] -= surplus
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        state = request.state
-        strayed = len(request.history.output_token_ids) - state["matched"]
-        if strayed > request.history.draft_tokens:
-            raise ValueError("an accepted id is not the grammar's")
-        if not strayed:
-            words = np.zeros(bitmask_words(request.vocab_size), np.int32)
-            words[: state["words"]] = np.frombuffer(state["matcher"].compute_bitmask(), np.int32)[: len(words)]
-            edits.bitmask(words)
 
 
 class XGrammar(EditProcessor):
@@ -112,11 +74,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer
     return folder, write_trained(folder)
 
 
-def llguidance_params(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    pytest.importorskip("llguidance")
-    return {"tokenizer": (folder / "tokenizer.json").read_text(), "schema": json.dumps(SCHEMA)}
-
-
 def xgrammar_params(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     xgrammar = pytest.importorskip("xgrammar")
     spelled = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
@@ -150,21 +107,16 @@ def in_process(processor: EditProcessor, params: dict[str, Any], model: Model, p
 
 @pytest.mark.timeout(900)  # xgrammar imports transformers and triton, here and in the worker
 @pytest.mark.parametrize("drafts", [0, 3])
-@pytest.mark.parametrize(("processor", "params"), [(LLGuidanceJSON, llguidance_params), (XGrammar, xgrammar_params)])
 def test_a_users_own_grammar_runs_isolated_and_unchanged(
-    server: RunningServer,
-    tokenizer: tuple[Path, Tokenizer],
-    processor: type[EditProcessor],
-    params: Callable[[Path, Tokenizer], dict[str, Any]],
-    drafts: int,
+    server: RunningServer, tokenizer: tuple[Path, Tokenizer], drafts: int
 ) -> None:
     """Eight requests at a time, with and without speculation, give the same ids as the library in this process."""
-    given = params(*tokenizer)
+    given = xgrammar_params(*tokenizer)
     prompts = [[number % 7, 5, number] for number in range(12)]
     requests = [
         Request(
             prompt,
-            processors=[(processor, given)],
+            processors=[(XGrammar, given)],
             sampling_params={"max_tokens": 64, "stop_token_ids": [EOS_ID]},
         )
         for prompt in prompts
@@ -178,7 +130,7 @@ def test_a_users_own_grammar_runs_isolated_and_unchanged(
     model = Model(VOCAB, slots=1)
     for one, prompt in zip(generations, prompts, strict=True):
         assert one.error is None, one.error
-        assert one.output == in_process(processor(), given, model, prompt)
+        assert one.output == in_process(XGrammar(), given, model, prompt)
         text = tokenizer[1].decode(one.output[:-1])
         assert re.fullmatch(r'\{"age": ?\d+, ?"ok": ?(true|false)\}', text)
         assert 0 <= json.loads(text)["age"] <= 150

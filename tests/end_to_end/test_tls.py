@@ -12,14 +12,14 @@ from cryptography import x509
 
 from logitport import AccessDenied, Client, Request, ServerUnavailable, Tls
 from logitport_server.access import new_token
-from logitport_server.access.tokens import Grant
+from logitport_server.access.token_file import Grant
 from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.certificates import Authority, CertificateFiles
+    from tests.certificates import Authority
     from tests.conftest import RunningServer
 
 VOCAB = 8
@@ -37,15 +37,12 @@ def encrypted(serving: Callable[..., Any], authority: Authority) -> Iterator[Run
 
 
 @pytest.fixture(scope="module")
-def mutual(
-    serving: Callable[..., Any], authority: Authority, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+def mutual(serving: Callable[..., Any], authority: Authority) -> Iterator[RunningServer]:
     """A server with TLS on all addresses that requires a client certificate and also accepts tokens."""
     pair = authority.issue_server("mutual")
-    tokens = tmp_path_factory.mktemp("mutual") / "tokens"
-    tokens.write_text("\n".join(grant.line for grant in (OPERATOR, KNOWN, BANNED)))
     tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-client-ca", str(authority.ca))
-    with serving(*tls, "--tokens", str(tokens), "--listen", "0.0.0.0:0", "--enable-custom-logit-processor") as running:
+    options = ("--listen", "0.0.0.0:0", "--enable-custom-logit-processor")
+    with serving(*tls, *options, grants=(OPERATOR, KNOWN, BANNED)) as running:
         running.target = running.target.replace("0.0.0.0", "127.0.0.1")
         yield running
 
@@ -94,21 +91,18 @@ def test_a_self_signed_certificate(start_server: Callable[..., RunningServer], u
         assert client.processors()
 
 
-def test_a_certificate_of_another_host(start_server: Callable[..., RunningServer], authority: Authority) -> None:
-    pair = authority.issue("server", x509.DNSName("other.example"), file="other")
-    check_certificate_problem(
-        start_server, authority, pair, r"names another host: .*; connect by a name in it, set Tls\(server_name"
-    )
-
-
-def test_an_expired_certificate(start_server: Callable[..., RunningServer], authority: Authority) -> None:
-    pair = authority.issue_server("expired-server", expired=True)
-    check_certificate_problem(start_server, authority, pair, "has expired: .*; renew it")
-
-
-def check_certificate_problem(
-    start_server: Callable[..., RunningServer], authority: Authority, pair: CertificateFiles, problem: str
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("other.example", r"names another host: .*; connect by a name in it, set Tls\(server_name"),
+        ("", "has expired: .*; renew it"),
+    ],
+)
+def test_an_unfit_certificate_of_a_server(
+    start_server: Callable[..., RunningServer], authority: Authority, host: str, problem: str
 ) -> None:
+    unfit = "unfit-server"
+    pair = authority.issue(unfit, x509.DNSName(host)) if host else authority.issue_server(unfit, expired=True)
     running = start_server("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     with (
         Client(running.target, tls=Tls(ca=authority.ca), timeout=30) as client,

@@ -93,7 +93,7 @@ def test_both_pythons_in_one_chain(client: Client, payloads: list[str]) -> None:
 def test_a_python_without_torch_gets_no_logits(client: Client, payloads: list[str]) -> None:
     with (
         client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
-        pytest.raises(PayloadError, match="reads logits, and the worker's Python has no torch"),
+        pytest.raises(PayloadError, match="reads logits, and the Python that would run it has no torch"),
     ):
         session.add(Request([5], processors=[(payloads[1], {})]))
 

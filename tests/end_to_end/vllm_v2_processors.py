@@ -6,7 +6,7 @@ Import this module while vLLM or its stand-in can be imported.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -98,15 +98,4 @@ class Leaves(LogitsProcessor):
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
         if (ctx.input_ids == 13).any():
             os._exit(1)
-        return logits.add_(1)
-
-
-class Raises(LogitsProcessor):
-    """Raises in `add_request` on request, else adds 1."""
-
-    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> Any:
-        if (sampling_params.extra_args or {}).get("raise"):
-            raise ValueError("as asked")
-
-    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
         return logits.add_(1)

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 collect_ignore = [engine for engine in ("llama_cpp", "sglang", "vllm") if find_spec(engine) is None]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "engines" in item.path.parts:
-            item.add_marker(pytest.mark.engines)
-
-
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with random weights, and its tokenizer."""

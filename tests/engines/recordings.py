@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logitport import EditProcessor
-from logitport.recording.options import VARIABLE
 from logitport.shipping.calls import unpack_int32
-from logitport_testing.recordings.event_fields import display_name
-from logitport_testing.recordings.reader import read_recording
-from logitport_testing.replaying.chains import Replacement
+from logitport_recording.reading.event_fields import display_name
+from logitport_recording.reading.reader import read_recording
+from logitport_recording.record_options import VARIABLE
+from logitport_testing.replaying.replacement import Replacement
 from logitport_testing.replaying.replay import replay
 from tests.shipped_processors import Tilt, TiltByLastId
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logitport_testing.recordings.reader import RecordedRequest
+    from logitport_recording.reading.reader import RecordedRequest
     from logitport_testing.replaying.replay import Replay
 
 VOCAB_SIZE = 512  # of the models of all engines

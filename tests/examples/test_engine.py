@@ -18,7 +18,7 @@ from examples.engine import Engine, Generation, Model, prompt_lookup
 from logitport import CustomLogitProcessor, EditProcessor, NotFound, ProcessorFailed, Request, StateLost
 from logitport.session import PendingStep
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-from tests.shipped_processors import RaisesAfter, Tilt
+from tests.shipped_processors import CountsCalls, RaisesAfter, Tilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,16 +31,6 @@ VOCAB_SIZE = 96
 SLOTS = 3
 LENGTHS = [64, 9, 64, 1, 40, 64, 23, 64]
 PROMPTS = [np.random.default_rng(seed).integers(VOCAB_SIZE, size=2 + 3 * seed).tolist() for seed in range(8)]
-
-
-class RaisesIdOfCallCount(CustomLogitProcessor):
-    """Keeps state that cannot be rebuilt from the history."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            params["calls"] = params.get("calls", 0) + 1
-            row[params["calls"] % len(row)] += 100
-        return logits
 
 
 class DeniesWindow(EditProcessor):
@@ -70,7 +60,7 @@ CHAINS: dict[str, Chain] = {
 }
 CHAINS["reads what another left"] = [*CHAINS["collects ids"], *CHAINS["reads logits"]]
 CHAINS["a chain"] = [*CHAINS["reads logits"], *CHAINS["no_repeat_ngram"], *CHAINS["disallowed_tokens"]]
-CHAINS["counts calls"] = [(RaisesIdOfCallCount, {})]
+CHAINS["counts calls"] = [(CountsCalls, {})]
 
 
 @cache

@@ -15,8 +15,8 @@ import tomlkit
 
 from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
-from logitport_play.files import Files
 from logitport_play.forms import form_of
+from logitport_play.watched_files import Files
 from logitport_programs.capturing import capture
 from logitport_testing import StoryModel, ToyModel, simulate
 
@@ -51,11 +51,6 @@ def run(processor: Any, params: dict[str, Any] | None = None, steps: int = 8, **
 
 def forced(result: Simulation) -> list[int | None]:
     return [step.processors[0].forced for step in result.steps]
-
-
-def test_ban_ids() -> None:
-    assert [step.processors[0].denied.tolist() for step in run(of_file("ban_ids", "BanKing")).steps] == [[9]] * 8
-    assert StoryModel().token_text(9) == " king"
 
 
 def test_bias_ids() -> None:
@@ -118,13 +113,6 @@ def test_deny_text() -> None:
     for wrong in ({}, {"text": ""}, {"text": 3}):
         with pytest.raises(InvalidArgument, match="set text"):
             simulate([(processor, wrong)], model, steps=1)
-
-
-def test_debugging() -> None:
-    result = run(of_file("debugging", "NoRepeat"), steps=4)
-    assert len(set(result.output_token_ids)) == 4
-    failing = run(of_file("debugging", "NotTwice"), steps=2, on_error="isolate")
-    assert ["output[-1]" in step.processors[0].error for step in failing.steps] == [True, False]
 
 
 def test_requests_to_engines() -> None:

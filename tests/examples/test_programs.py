@@ -6,17 +6,20 @@ import importlib
 import inspect
 import math
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 from logitport import Client, History, Request, TensorProcessor
+from logitport_builtins import Dry
 from logitport_programs.capturing import capture
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import Verified, verify
 
 if TYPE_CHECKING:
@@ -29,11 +32,17 @@ HISTORIES: list[tuple[list[int], list[int]]] = [([1, 2, 3], [7, 7]), ([5], []), 
 # Of each class, the parameters of three requests.
 PARAMS: dict[str, list[dict[str, Any]]] = {
     "allow_ids": [{"ids": [3, 7, VOCAB]}, {"ids": list(range(0, 512, 2))}, {}],
+    "dry_window": [{"allowed_length": 1}, {}, {"allowed_length": 1, "base": 3.0, "breakers": [9]}],
     "dynamic_temperature": [{}, {"low": 0.1, "high": 3.0}, {"exponent": 2.0}],
     "exclude_top_choices": [{"threshold": 0.01}, {"threshold": 0.002, "keep": [0, 9]}, {"threshold": 0.5}],
     "repetition_decay": [{}, {"penalty": 2.0, "decay": 0.5}, {"decay": 1.0}],
     "smoothing": [{}, {"factor": 0.1, "curve": 2.0}, {"curve": 3.0}],
     "target_entropy": [{}, {"bits": 1.0}, {"bits": 9.0}],
+    "think_answer_limits": [
+        {"think_end": 7, "end": 3, "max_answer": 1},
+        {"think_end": 7, "end": 3, "max_think": 0},
+        {"think_end": 7, "end": 3},
+    ],
     "top_a": [{}, {"a": 1.0}, {"a": 0.0}],
     "top_n_sigma": [{}, {"n": 2.0}, {"n": 0.5}],
     "unigram_contrast": [{}, {"weight": 1.0, "plausible": 0.001}, {"weight": 0.0}],
@@ -72,9 +81,8 @@ def expected(name: str) -> torch.Tensor:
 every_example = pytest.mark.parametrize("name", NAMES)
 
 
-def test_there_are_ten_examples() -> None:
+def test_each_example_is_tested() -> None:
     assert sorted(PARAMS) == NAMES
-    assert len(NAMES) == 10
 
 
 @every_example
@@ -133,6 +141,24 @@ def test_allow_ids() -> None:
     assert process("allow_ids", [1, 2, 3], ids=[2, 99]) == [-INF, -INF, 3]
 
 
+@pytest.mark.parametrize("breakers", [[], [2]])
+@pytest.mark.parametrize("allowed_length", [1, 3])
+def test_dry_window_is_the_built_in_dry_of_the_last_ids(allowed_length: int, breakers: list[int]) -> None:
+    """Repetitions have at most 24 ids, the longest that the program counts."""
+    generator = np.random.default_rng(allowed_length)
+    rule = {"dry_multiplier": 0.5, "dry_allowed_length": allowed_length, "dry_sequence_breaker_ids": breakers}
+    for length in (0, 1, 5, 60, 128, 300):
+        history = [*generator.integers(4, size=length).tolist(), 0, 1, 3, 0, 1, 3, 0]
+        logits = np.zeros((1, 4), np.float32)
+        request = SimpleNamespace(origin_input_ids=history, output_ids=[])
+        Dry()(logits, [{**rule, "dry_penalty_last_n": 128, "__req__": request}])
+        found = process(
+            "dry_window", [0.0] * 4, history, multiplier=0.5, allowed_length=allowed_length, breakers=breakers
+        )
+        assert found == pytest.approx(logits[0].tolist(), abs=1e-3)
+        assert any(found)
+
+
 def test_dynamic_temperature() -> None:
     assert process("dynamic_temperature", [2, 2], low=0.5, high=2.0) == [1, 1]  # the highest entropy
     assert process("dynamic_temperature", [200, 0], low=0.5, high=2.0) == [400, 0]  # no entropy
@@ -160,6 +186,28 @@ def test_target_entropy() -> None:
     for bits in (0.5, 1.0, 1.8):
         row = torch.tensor(process("target_entropy", LOGITS, bits=bits)).log_softmax(-1)
         assert -(row.exp() * row).sum() / math.log(2) == pytest.approx(bits, abs=0.05)
+
+
+def test_think_answer_limits() -> None:
+    """Compared with a loop over the output, for all outputs of three ids, with a model that prefers id 2."""
+    limits = {"think_end": 0, "end": 1, "max_think": 2, "max_answer": 1}
+    ids = range(3)
+    for output in [list(one) for length in range(4) for one in product(ids, repeat=length)]:
+        if 0 in output:
+            forced = 1 if len(output) - output.index(0) > limits["max_answer"] else None
+        else:
+            forced = 0 if len(output) >= limits["max_think"] else None
+        expected = [1, 2, 3] if forced is None else [0 if one == forced else -INF for one in ids]
+        request = SimpleNamespace(origin_input_ids=[0, 0], output_ids=output)  # the thinking of an earlier turn
+        row = class_of("think_answer_limits")()(torch.tensor([[1.0, 2.0, 3.0]]), [{**limits, "__req__": request}])
+        assert row[0].tolist() == expected, output
+
+
+def test_think_answer_limits_of_an_answer_that_is_longer_than_the_window() -> None:
+    request = SimpleNamespace(origin_input_ids=[5], output_ids=[0, *[2] * 1500])
+    params = {"think_end": 0, "end": 1, "__req__": request}
+    row = class_of("think_answer_limits")()(torch.tensor([[1.0, 2.0, 3.0]]), [params])
+    assert row[0].tolist() == [-INF, 0, -INF]
 
 
 def test_top_a() -> None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from tests.end_to_end.engines import Engine
 
 _FIGURES = pytest.StashKey[list[str]]()
 
@@ -34,6 +37,12 @@ def figure(
         request.config.stash.setdefault(_FIGURES, []).append(f"{name}: {value:.3g}")
 
     return record
+
+
+def go_on(engines: Sequence[Engine], steps: int) -> None:
+    """Wait until all engines, which run, have made so many more steps."""
+    enough = [engine.steps + steps for engine in engines]
+    wait_until(lambda: all(engine.steps >= least for engine, least in zip(engines, enough, strict=True)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
 import pytest
 
 from logitport import Client, ServerUnavailable
-from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.conftest import COMMAND, free_address, run_server
-from tests.end_to_end.engines import VOCAB, Engine, kill
+from tests.end_to_end.engines import VOCAB, Engine, generating, kill, sessions_of
 from tests.fleet.balancers import run_envoy
+from tests.fleet.conftest import go_on
 from tests.waiting import resume, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from typing_extensions import Self
 
     from tests.conftest import RunningServer
 
@@ -34,43 +29,6 @@ FORWARD_PASS_SECONDS = 0.02
 MAX_GAP_SECONDS = 5.0
 # Longer than three pings of Envoy.
 IDLE_SECONDS = 8.0
-
-
-class Generating:
-    """Engines that make steps while the context lasts."""
-
-    def __init__(self, client: Client) -> None:
-        # Not the local transport: on this machine, it would bypass the balancer.
-        self.engines = [Engine(client, seed, "grpc") for seed in range(ENGINES)]
-        self._ending = threading.Event()
-        self._threads = ThreadPoolExecutor(ENGINES)
-        self._running: list[Future[None]] = []
-
-    def __enter__(self) -> Self:
-        self._running = [self._threads.submit(self._generate, engine) for engine in self.engines]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._threads.shutdown()
-        for engine in self.engines:
-            engine.session.close()
-
-    def go_on(self) -> None:
-        """Wait until all engines have made some more steps. Raises the error of one that has ended."""
-        enough = [engine.steps + STEPS for engine in self.engines]
-
-        def made() -> bool:
-            for running in self._running:
-                if running.done():
-                    running.result()
-            return all(engine.steps >= steps for engine, steps in zip(self.engines, enough, strict=True))
-
-        wait_until(made)
-
-    def _generate(self, engine: Engine) -> None:
-        while not self._ending.wait(FORWARD_PASS_SECONDS):
-            engine.step()
 
 
 class Cluster:
@@ -94,12 +52,7 @@ class Cluster:
 
     def sessions(self, servers: slice = slice(None)) -> list[int]:
         """Return the number of sessions of each server."""
-        return [self._sessions_of(server) for server in self.servers[servers]]
-
-    def _sessions_of(self, server: RunningServer) -> int:
-        with grpc.insecure_channel(server.target) as channel:
-            stub = processing_pb2_grpc.LogitProcessingStub(channel)
-            return int(stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=200).sessions)
+        return [sessions_of(server)[0] for server in self.servers[servers]]
 
     def _start(self, address: str) -> RunningServer:
         return self._stack.enter_context(run_server("--listen", address))
@@ -136,15 +89,17 @@ def survive(balanced: Balanced, figure: Callable[[str, float], None]) -> Callabl
     """Disturbs a server that has sessions. They must continue on the other one, with the right edits."""
 
     def disturb_one(what: str, disturb: Callable[[RunningServer], object]) -> None:
-        with Client(balanced.target) as client, Generating(client) as generating:
-            generating.go_on()
-            engines = generating.engines
-            had = balanced.cluster.sessions()
-            assert sum(had) == ENGINES
-            assert min(had) > 0
-            disturb(balanced.cluster.servers[0])
-            generating.go_on()
-            assert balanced.cluster.sessions(slice(1, None)) == [ENGINES]
+        with Client(balanced.target) as client:
+            # Not the local transport: on this machine, it would bypass the balancer.
+            engines = [Engine(client, seed, "grpc") for seed in range(ENGINES)]
+            with generating(engines, FORWARD_PASS_SECONDS):
+                go_on(engines, STEPS)
+                had = balanced.cluster.sessions()
+                assert sum(had) == ENGINES
+                assert min(had) > 0
+                disturb(balanced.cluster.servers[0])
+                go_on(engines, STEPS)
+                assert balanced.cluster.sessions(slice(1, None)) == [ENGINES]
             assert sum(engine.session.reconnects for engine in engines) >= had[0]
             assert [engine.wrong for engine in engines] == [0] * ENGINES
             longest = max(engine.longest_step for engine in engines)

@@ -1,4 +1,4 @@
-"""Each panel of the dashboard, and each alert, finds its series in a real Prometheus, of a server under load."""
+"""The dashboard and the alerts of deploy: each finds its series, and each alert fires for its reason and no other."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import json
 import math
 import os
 import re
+import shutil
+import subprocess
 import threading
-from contextlib import suppress
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pytest
+import yaml
 
 from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RowEdits
 from logitport_server.access import new_token
-from tests.fleet.prometheus import needs_prometheus, run_prometheus, without_threshold
-from tests.fleet.test_alerts import ALERTS, RULES
+from tests.conftest import free_address
 from tests.programs.runtime import build
 from tests.toy_processors import AddOne, DenyHistory, FailsAfterZero
 from tests.waiting import wait_until
@@ -28,7 +33,165 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-pytestmark = needs_prometheus
+
+pytestmark = pytest.mark.skipif(
+    None in (shutil.which("promtool"), shutil.which("prometheus")),
+    reason="needs Prometheus (apt-get install prometheus)",
+)
+
+
+@contextmanager
+def run_prometheus(metrics_url: str, rules: Path, folder: Path) -> Iterator[Callable[[str], list[Any]]]:
+    """Scrape these metrics as job "logitport", five times a second.
+
+    Yields:
+        A function that makes a query, and returns its series with their present values. It fails if the query does.
+    """
+    scrape = {
+        "job_name": "logitport",
+        "scrape_interval": "200ms",
+        "static_configs": [{"targets": [metrics_url.split("/")[2]]}],
+    }
+    config = {"global": {"evaluation_interval": "1s"}, "scrape_configs": [scrape], "rule_files": [str(rules)]}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = free_address()
+    log = folder / "prometheus.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stderr=output,
+        )
+    try:
+
+        def query(expression: str) -> list[Any]:
+            parameters = urllib.parse.urlencode({"query": expression})
+            with urllib.request.urlopen(f"http://{address}/api/v1/query?{parameters}", timeout=60) as response:
+                answer = orjson.loads(response.read())
+            assert answer["status"] == "success"
+            result: list[Any] = answer["data"]["result"]
+            return result
+
+        def is_up() -> bool:
+            try:
+                return bool(query('up{job="logitport"} == 1'))
+            except OSError:
+                return False
+
+        wait_until(is_up, log.read_text)
+        yield query
+    finally:
+        process.kill()
+        process.wait()
+
+
+def without_threshold(expression: str) -> str:
+    """An alert's expression without the comparison at its end."""
+    before, _, _threshold = expression.rpartition(">")
+    return before or expression.rpartition("==")[0]
+
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+LABELS = 'job="logitport",instance="a:1"'
+OTHER_LABELS = 'job="logitport",instance="a:2"'
+
+
+def histogram(name: str, seconds: float, labels: str = LABELS, count: int = 10) -> dict[str, str]:
+    """Series of a histogram whose observations, `count` a minute, take longer than all buckets below `seconds`."""
+    bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
+    buckets = {
+        f'{name}_bucket{{{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60" for bound in bounds
+    }
+    return {
+        **buckets,
+        f'{name}_bucket{{{labels},le="+Inf"}}': f"0+{count}x60",
+        f"{name}_count{{{labels}}}": f"0+{count}x60",
+    }
+
+
+def one_of_two_servers(name: str, seconds: float, labels: str = "") -> dict[str, str]:
+    """Series of two servers, of which the one with few observations is slow."""
+    busy = histogram(name, 0.001, f"{OTHER_LABELS}{labels}", 10_000)
+    return {**busy, **histogram(name, seconds, f"{LABELS}{labels}")}
+
+
+def healthy() -> dict[str, str]:
+    """Series of a server without problems, one value a minute for an hour."""
+    return {
+        f"up{{{LABELS}}}": "1+0x60",
+        **histogram("logitport_event_loop_lag_seconds", 0.001),
+        **histogram("logitport_step_seconds", 0.001, f'{LABELS},part="edits"'),
+        f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+1x60",
+        f'logitport_requests_refused_total{{{LABELS},code="INVALID_ARGUMENT"}}': "0+1x60",
+        f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+1x60",
+        f"logitport_workers_lost_total{{{LABELS}}}": "0+0x29 1+0x30",
+        f"logitport_processors_quarantined{{{LABELS}}}": "0+0x60",
+        f"logitport_requests_pending{{{LABELS}}}": "10+0x60",
+        f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x60",
+        f"logitport_ready{{{LABELS}}}": "0+0x5 1+0x55",
+        f"logitport_store_up{{{LABELS}}}": "1+0x60",
+    }
+
+
+REASONS: dict[str, dict[str, str]] = {
+    "LogitportDown": {f"up{{{LABELS}}}": "0+0x60"},
+    "LogitportNotReady": {f"logitport_ready{{{LABELS}}}": "0+0x60"},
+    "LogitportEventLoopStopped": {f"logitport_event_loop_lag_seconds_count{{{LABELS}}}": "0+10x20 200+0x40"},
+    "LogitportEventLoopLate": one_of_two_servers("logitport_event_loop_lag_seconds", 0.5),
+    "LogitportStepsSlow": one_of_two_servers("logitport_step_seconds", 0.5, ',part="edits"'),
+    "LogitportRequestsFail": {
+        f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+60x60"
+    },
+    "LogitportRequestsRefused": {f'logitport_requests_refused_total{{{LABELS},code="INVALID_ARGUMENT"}}': "0+60x60"},
+    "LogitportCallersRefused": {f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+60x60"},
+    "LogitportWorkersLost": {f"logitport_workers_lost_total{{{LABELS}}}": "0+1x60"},
+    "LogitportProcessorQuarantined": {f"logitport_processors_quarantined{{{LABELS}}}": "1+0x60"},
+    "LogitportAdmissionsPending": {f"logitport_requests_pending{{{LABELS}}}": "100+0x60"},
+    "LogitportStoreDown": {f"logitport_store_up{{{LABELS}}}": "0+0x60"},
+    "LogitportGpuRefused": {f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x29 1+0x30"},
+}
+
+
+def test_each_alert_has_a_reason_here() -> None:
+    assert REASONS.keys() == ALERTS.keys()
+
+
+@pytest.mark.parametrize("reason", [*REASONS, "nothing"])
+def test_an_alert_fires_for_its_reason_and_no_other(reason: str, tmp_path: Path) -> None:
+    """`promtool test rules` compares the number of firing alerts after 40 minutes."""
+    series = {**healthy(), **REASONS.get(reason, {})}
+    if reason == "LogitportDown":  # a server that is down has no other series
+        series = REASONS[reason]
+    firing = [
+        {
+            "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)',
+            "eval_time": "40m",
+            "exp_samples": [{"labels": "{}", "value": int(alert == reason)}],
+        }
+        for alert in ALERTS
+    ]
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": firing,
+            }
+        ],
+    }
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(test))
+    found = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
 
 VOCAB = 64
 DASHBOARD = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "logitport.json").read_text())
@@ -170,8 +333,3 @@ def test_an_alert_finds_its_series(query: Callable[[str], list[Any]], name: str)
 def test_the_quarantined_processor_is_an_alert(query: Callable[[str], list[Any]]) -> None:
     alert = 'ALERTS{alertname="LogitportProcessorQuarantined",alertstate="firing"}'
     wait_until(lambda: query(alert), lambda: alert)
-
-
-def test_the_query_of_an_unknown_metric_has_no_series(query: Callable[[str], list[Any]]) -> None:
-    """The tests above would fail for it."""
-    assert query('sum by (instance) (rate(logitport_unknown_total{job=~".*"}[5s]))') == []

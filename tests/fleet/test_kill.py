@@ -1,4 +1,4 @@
-"""A server that is killed while engines use it."""
+"""A server that is killed, or that stops without closing its connections, while engines use it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 
 from logitport import Client, CustomLogitProcessor, Request, StateLost
 from tests.end_to_end.engines import VOCAB, Engine, busiest, kill, run, sessions_of, start_together, targets
+from tests.waiting import resume, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import RunningServer
+
 
 ENGINES, STEPS = 8, 60
 MAX_STEP_SECONDS = 3.0
@@ -72,3 +74,23 @@ def test_a_server_is_killed(start_server: Callable[..., RunningServer], figure: 
         after = [sessions_of(server) for server in cluster if server is not killed]
         assert np.sum(after, 0).tolist() == [ENGINES, 2 * ENGINES + ENGINES - moving]
         assert longest < MAX_STEP_SECONDS
+
+
+# The servers of tests state a deadline of a minute (tests/conftest.py), which a session must not wait for.
+MAX_STEP_SECONDS_STOPPED = 5.0
+
+
+def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure: Callable[[str, float], None]) -> None:
+    cluster = start_together(start_server, [("--no-entry-points",)] * 3)
+    with Client(targets(cluster), timeout=200) as client:
+        engines = [Engine(client, seed, "grpc" if seed % 2 else "auto") for seed in range(8)]
+        stopped = busiest(cluster)
+        moving, _ = sessions_of(stopped)
+        run(engines, 600, lambda: stop(stopped.process))
+        longest = max(engine.longest_step for engine in engines)
+        figure("one of three servers stopped: longest step of 8 engines (s)", longest)
+        assert [engine.wrong for engine in engines] == [0] * 8
+        assert sum(engine.session.reconnects for engine in engines) == moving
+        assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 8
+        resume(stopped.process)
+        assert longest < MAX_STEP_SECONDS_STOPPED

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,9 @@ import pytest
 
 from logitport import Client
 from tests.conftest import COMMAND, environment, free_address
+from tests.end_to_end import engines
 from tests.end_to_end.engines import VOCAB, Engine
+from tests.fleet.conftest import go_on
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Fleet:
                 words = arguments.read_text().split("\0")
             except OSError:
                 continue
-            if any("logitport_fleet.child" in word for word in words) and address in words:
+            if any("logitport_fleet.actor_child" in word for word in words) and address in words:
                 return int(arguments.parent.name), int(words[words.index(address) - 1])
         return 0, 0
 
@@ -196,53 +197,32 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     cluster.run("down", "--now")
 
 
-def longest_step(engines: list[Engine]) -> float:
+def longest_step(running: list[Engine]) -> float:
     """Seconds of the longest step of all engines."""
-    return max(engine.longest_step for engine in engines)
+    return max(engine.longest_step for engine in running)
 
 
 @contextmanager
 def generating(fleet: Fleet) -> Iterator[list[Engine]]:
     """Run engines meanwhile, and some steps longer. They have the list alone, and must get the right tokens."""
-    stopping = threading.Event()
-    errors: list[BaseException] = []
-
-    def generate(engine: Engine) -> None:
-        try:
-            last = None
-            while last is None or engine.steps < last:
-                engine.step()
-                stopping.wait(0.03)
-                if last is None and stopping.is_set():
-                    last = engine.steps + _MORE_STEPS
-        except BaseException as error:  # noqa: BLE001 - the test raises it
-            errors.append(error)
-
     with Client(fleet.url, timeout=200) as client:
-        engines = [Engine(client, seed) for seed in range(_ENGINES)]
-        threads = [threading.Thread(target=generate, args=[engine]) for engine in engines]
-        for thread in threads:
-            thread.start()
-        try:
-            wait_until(lambda: errors or all(engine.steps > _MORE_STEPS for engine in engines))
-            yield engines
-        finally:
-            stopping.set()
-            for thread in threads:
-                thread.join(200)
-        assert not errors
-        assert sum(engine.wrong for engine in engines) == 0
+        made = [Engine(client, seed) for seed in range(_ENGINES)]
+        with engines.generating(made, 0.03):
+            go_on(made, _MORE_STEPS)
+            yield made
+            go_on(made, _MORE_STEPS)
+        assert sum(engine.wrong for engine in made) == 0
 
 
 def test_the_actor_of_a_server_is_killed(fleet: Fleet, figure: Callable[[str, float], None]) -> None:
     fleet.wait_for(2)
     server, actor = fleet.processes(0)
-    with generating(fleet) as engines:
+    with generating(fleet) as running:
         os.kill(actor, signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{server}").exists())
         wait_until(lambda: fleet.listed() == fleet.addresses(2)[1:])
         fleet.wait_for(2)
-    figure("actor of one of two servers killed: longest step of 4 engines (s)", longest_step(engines))
+    figure("actor of one of two servers killed: longest step of 4 engines (s)", longest_step(running))
     after = fleet.processes(0)
     assert after[0] not in (0, server)
     assert after[1] not in (0, actor)
@@ -251,11 +231,11 @@ def test_the_actor_of_a_server_is_killed(fleet: Fleet, figure: Callable[[str, fl
 def test_a_server_is_killed(fleet: Fleet, figure: Callable[[str, float], None]) -> None:
     fleet.wait_for(2)
     server, actor = fleet.processes(1)
-    with generating(fleet) as engines:
+    with generating(fleet) as running:
         os.kill(server, signal.SIGKILL)
         wait_until(lambda: fleet.listed() == fleet.addresses(1))
         fleet.wait_for(2)
-    figure("one of two servers on Ray killed: longest step of 4 engines (s)", longest_step(engines))
+    figure("one of two servers on Ray killed: longest step of 4 engines (s)", longest_step(running))
     after = fleet.processes(1)
     assert after[0] not in (0, server)
     assert after[1] == actor
@@ -265,11 +245,11 @@ def test_the_controller_is_killed(fleet: Fleet, figure: Callable[[str, float], N
     fleet.wait_for(2)
     before = [fleet.processes(index) for index in range(2)]
     controller = fleet.controller()
-    with generating(fleet) as engines:
+    with generating(fleet) as running:
         os.kill(controller, signal.SIGKILL)
         wait_until(lambda: fleet.controller() not in (0, controller))
         fleet.wait_for(2)
-    figure("controller on Ray killed: longest step of 4 engines (s)", longest_step(engines))
+    figure("controller on Ray killed: longest step of 4 engines (s)", longest_step(running))
     assert [fleet.processes(index) for index in range(2)] == before
 
 

@@ -167,19 +167,6 @@ def penalized(client: Client) -> bool:
     return client.apply(torch.ones(1, 8), [request]).logits[0].tolist() == [1.0, 0.5, *[1.0] * 6]
 
 
-def test_a_server_that_is_killed(start_server: Callable[..., RunningServer], options: tuple[str, ...]) -> None:
-    servers = start_together(start_server, [options] * 2)
-    with ExitStack() as stack:
-        one, other = connected(stack, servers)
-        one.register(PENALTY, name="team/penalty")
-        servers[0].process.kill()
-        servers[0].process.wait()
-        other.register(PENALTY, name="team/penalty:2")
-        (again,) = connected(stack, [start_server(*options)])
-        assert penalized(again)
-        assert again.processor("team/penalty:2").names == ("team/penalty", "team/penalty:2")
-
-
 def test_redis_is_killed(
     start_server: Callable[..., RunningServer], redis_server: RedisServer, redis_options: tuple[str, ...]
 ) -> None:
@@ -188,9 +175,7 @@ def test_redis_is_killed(
         client.register(PENALTY, name="team/penalty")
         redis_server.kill()
         for _ in range(2):
-            with pytest.raises(
-                LogitportError, match=r"store cannot be used: rediss://localhost:\d+/0 cannot be reached"
-            ):
+            with pytest.raises(LogitportError, match=r"rediss://localhost:\d+/0 cannot be reached"):
                 client.register(repetition_penalty(5).program)
             assert penalized(client)
             wait_until(lambda: "what is registered stays in use" in server.log.read_text())

@@ -16,7 +16,6 @@ _TARGETS = (
 )  # fmt: skip
 _DOCUMENTS = (
     "README.md",
-    "core/README.md",
     "deploy/README.md",
     "deploy/Containerfile",
     "docs/**/*.md",

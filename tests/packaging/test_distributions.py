@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logitport.core.compiled import VARIABLE
 from tests.core.conftest import can_build
 from tests.packaging.conftest import ROOT
 
@@ -27,15 +29,22 @@ if TYPE_CHECKING:
 PACKAGES = (
     "logitport",
     "logitport_builtins",
+    "logitport_core",
     "logitport_fleet",
+    "logitport_lint",
     "logitport_play",
     "logitport_programs",
     "logitport_proto",
+    "logitport_recording",
     "logitport_runner",
     "logitport_sandbox",
     "logitport_server",
     "logitport_session",
     "logitport_testing",
+)
+_SIMULATED = (
+    "from logitport_testing import StoryModel, simulate; model = StoryModel(); "
+    "simulate([('top_p', {'top_p': 0.9}), ('dry', {'dry_multiplier': 0.8})], model, model.encode('Once'), steps=2)"
 )
 # Extras for users, each with a program that uses it. Those with large packages are only looked up.
 USES = {
@@ -43,23 +52,22 @@ USES = {
     "signing": "from logitport.payload.signing import read_private_key",
     "redis": "import redis",
     "otel": "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.grpc, opentelemetry.exporter.otlp.proto.http",
-    "vllm": "import logitport.integrations.vllm.request_spec",
+    "vllm": "import logitport.integrations.vllm.requested_chain",
     "llama-cpp": "import logitport.integrations.llama_cpp",
-    "tokenizers": "import tokenizers; import logitport.tokenizers.texts",
+    "tokenizers": "import tokenizers; import logitport.tokenizers.token_bytes",
     "grammar": "from llguidance import LLMatcher; import logitport_builtins.grammar.masks",
+    "server": "import logitport_server.server, logitport_server.principal_process.preload; " + _SIMULATED,
+    "server,testing": "import logitport_testing.laws; " + _SIMULATED,
+    "server,play": "import logitport_play.web.serving; " + _SIMULATED,
 }
 WITH_TORCH = {
-    "server": "import logitport_server.server; from logitport_builtins.programs.files import BUILTIN_PROGRAMS; "
-    "assert all(BUILTIN_PROGRAMS.values())",
+    "torch": "from logitport import TensorProcessor; from logitport_programs import capture",
     "transformers": "import torch; import logitport.integrations.common.history_batch",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
-    "testing": "import logitport_testing",  # needs `server`, too
-    "play": "import logitport_play.serving",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")
-COMPILED = "core"  # on a machine with a compiler
 # The Makefile installs them.
-OF_DEVELOPERS = ("bench", "browser", "dashboard", "demo", "fleet-test", "lint", "test")
+OF_DEVELOPERS = ("bench", "browser", "dashboard", "demo", "docs", "fleet-test", "lint", "test")
 
 
 def metadata(distributions: Distributions) -> EmailMessage:
@@ -98,7 +106,7 @@ def test_the_wheel_is_complete(distributions: Distributions) -> None:
     expected = {
         path.partition("/")[2]
         for path in tracked.split("\0")
-        if re.match(r"(?:client|server|builtin_processors|proto)/logitport(?:_\w+)?/", path)
+        if re.match(r"(?:client|server|builtin_processors|proto|core)/logitport(?:_\w+)?/", path)
     }
     assert {f"{name}/py.typed" for name in PACKAGES} <= expected
     assert {path for path in expected if not path.endswith(".proto")} <= names
@@ -108,9 +116,9 @@ def test_the_wheel_is_complete(distributions: Distributions) -> None:
 def test_the_sdist_builds_the_wheel_again(distributions: Distributions, tmp_path: Path) -> None:
     with tarfile.open(distributions.sdist) as sdist:
         top = {name.split("/")[1] for name in sdist.getnames() if "/" in name}
-    assert {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "proto", "client", "server"} <= top
+    assert {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "proto", "client", "server", "core"} <= top
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)]
-    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    subprocess.run(command, check=True, capture_output=True, timeout=200, env={**os.environ, VARIABLE: "1"})
     (again,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(again) as one, zipfile.ZipFile(distributions.wheel) as other:
         assert {info.filename: info.CRC for info in one.infolist()} == {
@@ -121,8 +129,6 @@ def test_the_sdist_builds_the_wheel_again(distributions: Distributions, tmp_path
 def test_the_version_is_in_one_place(distributions: Distributions) -> None:
     (version,) = re.findall(r'^version = "(.*?)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert metadata(distributions)["Version"] == version
-    assert distributions.core.name == f"logitport_core-{version}.tar.gz"
-    assert f"logitport-core=={version}; extra == '{COMPILED}'" in metadata(distributions).get_all("Requires-Dist")
     assert f"-{version}-" in distributions.wheel.name
     for package in PACKAGES:
         for folder in ROOT.glob(f"*/{package}"):
@@ -131,25 +137,48 @@ def test_the_version_is_in_one_place(distributions: Distributions) -> None:
 
 
 def test_every_extra_is_tested(distributions: Distributions) -> None:
+    tested = {extra for extras in USES for extra in extras.split(",")}
     assert {*metadata(distributions).get_all("Provides-Extra")} == {
-        *(*USES, *WITH_TORCH, *RESOLVED, COMPILED, *OF_DEVELOPERS)
+        *(*tested, *WITH_TORCH, *RESOLVED, *OF_DEVELOPERS)
     } - {""}
 
 
-def test_the_sdist_of_the_core_is_complete(distributions: Distributions) -> None:
-    with tarfile.open(distributions.core) as sdist:
+def test_the_sdist_has_the_sources_of_the_core(distributions: Distributions) -> None:
+    with tarfile.open(distributions.sdist) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     command = ["git", "ls-files", "-z", "core"]
     tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {path.removeprefix("core/") for path in tracked.split("\0") if path} <= names
-    assert not [name for name in names if name.startswith("build/")]
+    assert {path for path in tracked.split("\0") if path} <= names
+    assert not [name for name in names if name.startswith("core/build/") or name.endswith(".so")]
 
 
 @pytest.mark.skipif(not can_build(), reason="the compiled core cannot be built here")
-def test_the_core_is_built_from_its_sdist(distributions: Distributions, tmp_path: Path) -> None:
+def test_an_install_compiles_the_core(distributions: Distributions, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
-    environment.install(f"{distributions.wheel}[{COMPILED}]", "--find-links", str(distributions.core.parent))
+    environment.install(str(distributions.sdist))
     environment.python("from logitport.core import compiled; assert compiled.NAME == 'compiled', compiled.describe()")
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"CXX": "/nowhere/c++"}, "at its installation, CXX was '/nowhere/c++', which is no command"),
+        ({"CXX": "", "PATH": "/nowhere"}, "at its installation there was no C++ compiler (Debian: g++)"),
+    ],
+)
+def test_an_install_without_a_compiler_is_pure_python(
+    distributions: Distributions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    reason: str,
+) -> None:
+    environment = Environment(tmp_path / "venv")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    environment.install(str(distributions.sdist))
+    described = environment.python("from logitport.core import compiled; print(compiled.describe())")
+    assert described == f"pure Python: there is no compiled core: {reason}\n"
 
 
 @pytest.mark.parametrize("extra", USES)
@@ -169,8 +198,22 @@ def test_the_extras_with_torch(distributions: Distributions, tmp_path: Path) -> 
     for extra, code in WITH_TORCH.items():
         environment.install(f"{distributions.wheel}[{extra}]")
         environment.python(code)
+
+
+def test_the_extra_of_the_server(distributions: Distributions, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.install(f"{distributions.wheel}[server]")
     assert environment.command("--version").split()[1] == metadata(distributions)["Version"]
     assert "--enable-custom-logit-processor" in environment.command("serve", "--help")
+    folder = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
+    sizes = {path.name: _size(path) for path in folder.iterdir() if path.name not in ("pip", "setuptools")}
+    assert sum(sizes.values()) <= 150e6, sorted(sizes.items(), key=lambda item: -item[1])[:10]
+
+
+def _size(path: Path) -> int:
+    """Size of a file, or of the files of a folder without compiled Python, in bytes."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.suffix != ".pyc"]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @pytest.mark.parametrize("extra", RESOLVED)

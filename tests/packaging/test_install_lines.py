@@ -24,7 +24,7 @@ def test_nothing_pins_what_torch_pins(path: str) -> None:
     ("text", "arguments"),
     [
         ("\t.venv/bin/pip install -q -c pins.txt -e '.[server,test]' # why", ["-c pins.txt -e .[server,test]"]),
-        ("Run `pip install '.[play]'`, then `pip install ./core`.", [".[play]", "./core"]),
+        ("Run `pip install '.[play]'`, then `pip install .`.", [".[play]", "."]),
         ("a && pip install vllm==1 && b", ["vllm==1"]),
         ("pip install one || { echo 'failed'; exit 1; }", ["one"]),
         ("pip download --no-deps -d .peers sglang==1", ["--no-deps sglang==1"]),
@@ -39,14 +39,14 @@ def test_commands_of_a_text(text: str, arguments: list[str]) -> None:
 
 def test_the_commands_of_the_project_are_found() -> None:
     found = {(line.source, line.arguments[-1]) for line in install_lines()}
-    assert {("README.md", ".[server]"), ("README.md", "./core"), ("docs/play.md", ".[server,play]")} <= found
+    assert {("README.md", ".[server,torch]"), ("README.md", ".[server,play]")} <= found
     assert {source for source, _ in found} >= {"make", "deploy/Containerfile", "docs/engines/llama-cpp.md"}
 
 
 def test_the_demo_installs_no_tools_of_developers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.packaging.install_lines._TARGETS", ("demo",))
     (extras,) = [line.arguments[-1] for line in install_lines() if line.source == "make" and "[" in line.arguments[-1]]
-    assert extras == ".[server,transformers,demo]"
+    assert extras == ".[server,play,transformers,demo]"
 
 
 def test_a_command_that_cannot_be_resolved_is_named(

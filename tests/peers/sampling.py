@@ -10,7 +10,7 @@ import torch
 import logitport_builtins as ours
 from logitport.core.history import History
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import verify
 
 if TYPE_CHECKING:

@@ -17,8 +17,6 @@ from logitport.ops import apply_edits
 from logitport.processors import EditRequest
 from logitport_builtins.thinking_budget import PRESETS
 
-pytestmark = pytest.mark.peers
-
 VOCAB_SIZE = 8
 START, END, NEWLINE = 0, 1, 2
 MODELS = {

@@ -9,10 +9,6 @@ import torch
 
 from tests.peers.sampling import HISTORIES, VOCAB_SIZE, assert_same, random_logits, run
 
-pytestmark = pytest.mark.peers
-
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-
 
 class Orchestrator(SimpleNamespace):
     """The attributes that penalizers read; they keep a weak reference."""
@@ -37,27 +33,21 @@ def penalized(modules, module, name, logits, params, outputs):
     return torch.cat(rows)
 
 
-@DTYPES
-def test_presence_penalty(sglang_penalizers, dtype):
-    params = [{"presence_penalty": number} for number in (0.3, -1.7, 0.0, 2.0)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "their_class", "numbers"),
+    [
+        ("presence_penalty", "BatchedPresencePenalizer", (0.3, -1.7, 0.0, 2.0)),
+        # SGLang adds it to itself for each occurrence; the multiples of these numbers are exact.
+        ("frequency_penalty", "BatchedFrequencyPenalizer", (0.25, -1.5, 0.0, 2.0)),
+    ],
+)
+def test_penalties(sglang_penalizers, name, their_class, numbers, dtype):
+    params = [{name: number} for number in numbers]
+    outputs = [output for _, output in HISTORIES]
     for logits in random_logits(4, 0):
-        theirs = penalized(
-            *(sglang_penalizers, "presence_penalty", "BatchedPresencePenalizer"),
-            *(logits.to(dtype), params, [output for _, output in HISTORIES]),
-        )
-        assert_same(run("presence_penalty", logits.to(dtype), params, HISTORIES), theirs)
-
-
-@DTYPES
-def test_frequency_penalty(sglang_penalizers, dtype):
-    """SGLang adds the penalty to itself for each occurrence; the multiples of these numbers are exact."""
-    params = [{"frequency_penalty": number} for number in (0.25, -1.5, 0.0, 2.0)]
-    for logits in random_logits(4, 0):
-        theirs = penalized(
-            *(sglang_penalizers, "frequency_penalty", "BatchedFrequencyPenalizer"),
-            *(logits.to(dtype), params, [output for _, output in HISTORIES]),
-        )
-        assert_same(run("frequency_penalty", logits.to(dtype), params, HISTORIES), theirs)
+        theirs = penalized(sglang_penalizers, name, their_class, logits.to(dtype), params, outputs)
+        assert_same(run(name, logits.to(dtype), params, HISTORIES), theirs)
 
 
 def test_frequency_penalties_with_inexact_multiples(sglang_penalizers):

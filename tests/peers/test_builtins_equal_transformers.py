@@ -12,8 +12,6 @@ from transformers.generation.watermarking import WatermarkDetector
 import logitport_builtins as ours
 from tests.peers.sampling import HISTORIES, VOCAB_SIZE, assert_same, assert_same_values, random_logits, run
 
-pytestmark = pytest.mark.peers
-
 # The numbers are exact in float32: transformers computes 1 - p in float64.
 PROGRAMS = [
     ("temperature", "TemperatureLogitsWarper", "temperature", "temperature", [0.5, 0.7, 1.0, 3.0]),
@@ -36,24 +34,28 @@ def each_row(processor, logits, histories=HISTORIES):
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize(("name", "their_class", "key", "argument", "numbers"), PROGRAMS)
-def test_programs(name, their_class, key, argument, numbers, seed):
-    for logits in random_logits(4, seed):
-        found = run(name, logits, [{key: number} for number in numbers], HISTORIES)
-        for row, number in enumerate(numbers):
-            theirs = getattr(logits_process, their_class)(**{argument: number})
-            compare = assert_same_values if name == "top_p" else assert_same
-            compare(found[row : row + 1], each_row(theirs, logits[row : row + 1], HISTORIES[row : row + 1]))
+each_program = pytest.mark.parametrize(("name", "their_class", "key", "argument", "numbers"), PROGRAMS)
 
 
-@pytest.mark.parametrize(("name", "their_class", "key", "argument", "numbers"), PROGRAMS)
-def test_programs_of_a_large_vocabulary(name, their_class, key, argument, numbers):
-    logits = random_logits(4, 0, vocab_size=50_000)[0]
+def check_program(name, their_class, key, argument, numbers, logits, *, compare=assert_same):
+    """Compare each row, which has its own number."""
     found = run(name, logits, [{key: number} for number in numbers], HISTORIES)
     for row, number in enumerate(numbers):
         theirs = getattr(logits_process, their_class)(**{argument: number})
-        assert_same(found[row : row + 1], each_row(theirs, logits[row : row + 1], HISTORIES[row : row + 1]))
+        compare(found[row : row + 1], each_row(theirs, logits[row : row + 1], HISTORIES[row : row + 1]))
+
+
+@pytest.mark.parametrize("seed", range(25))
+@each_program
+def test_programs(name, their_class, key, argument, numbers, seed):
+    compare = assert_same_values if name == "top_p" else assert_same
+    for logits in random_logits(4, seed):
+        check_program(name, their_class, key, argument, numbers, logits, compare=compare)
+
+
+@each_program
+def test_programs_of_a_large_vocabulary(name, their_class, key, argument, numbers):
+    check_program(name, their_class, key, argument, numbers, random_logits(4, 0, vocab_size=50_000)[0])
 
 
 def test_min_tokens():

@@ -9,8 +9,6 @@ import torch
 
 from tests.peers.sampling import HISTORIES, VOCAB_SIZE, assert_same, assert_same_values, random_logits, run
 
-pytestmark = pytest.mark.peers
-
 SEEDS = pytest.mark.parametrize("seed", range(25))
 
 

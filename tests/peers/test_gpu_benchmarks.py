@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.peers
-
 ROOT = Path(__file__).parents[2]
 
 # vLLM's kernel of bitmasks, and ours alone, both under Triton's interpreter.

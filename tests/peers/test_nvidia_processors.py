@@ -18,8 +18,6 @@ from tests.tokenizer_files import EOS, write_trained
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.peers
-
 VOCAB = 313
 PHRASE = '"name": "Ann"'
 

@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 
 import dill
-import pytest
 import torch
 
 from logitport import CustomLogitProcessor, payload
 from tests.cloudpickled import serialize, shifts
-
-pytestmark = pytest.mark.peers
 
 CLIENT = Path(__file__).parents[1] / "client" / "payload"
 LOGITS = [3.0, -1.0, 2.0]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from logitport_play.serving import PlayServer
+from logitport_play.web.serving import PlayServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,9 +116,11 @@ def running(server: PlayServer) -> Iterator[PlayServer]:
     """Run a server of the page in a thread."""
     thread = Thread(target=server.run, args=(lambda: None,))
     thread.start()
-    yield server
-    server.stop()
-    thread.join(60)
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(60)
     assert not thread.is_alive()
 
 

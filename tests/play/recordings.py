@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.core.row_edits import EditKind
-from logitport.recording.top_logits import log_sum
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import RecordedEvent, RecordedProcessor, RecordedRow, TopLogits
+from logitport_recording.writing.top_logits import log_sum
 from logitport_testing import StoryModel
-from tests.testing.recordings.build import began, edits, member, opened, stepped, top
+from tests.recording.reading.build import began, edits, member, opened, stepped, top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

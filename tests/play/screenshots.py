@@ -6,19 +6,19 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
-from logitport_play.serving import PlayServer
+from logitport_play.web.serving import PlayServer
 from logitport_testing import StoryModel
 from tests.play.browser import launched
+from tests.play.conftest import running
 from tests.play.recordings import NEW, write_recording
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("play.png", "play-compare.png", "play-error.png", "play-recording.png")
+NAMES = ("play-examples.png", "play.png", "play-compare.png", "play-error.png", "play-recording.png")
 MAX_BYTES = 200_000
 FAILING = '''
 
@@ -41,18 +41,12 @@ def write(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "my.py"
         file.write_text(first_processor() + FAILING)
-        server = PlayServer([file], seed=7)
-        thread = Thread(target=server.run, args=(lambda: None,))
-        thread.start()
-        try:
-            with launched() as browser:
-                _one_chain(browser, server.url).screenshot(path=folder / NAMES[0])
-                _two_chains(browser, server.url).screenshot(path=folder / NAMES[1])
-                _an_error(browser, server.url).screenshot(path=folder / NAMES[2])
-        finally:
-            server.stop()
-            thread.join()
-        _write_recording(folder / NAMES[3], Path(temporary))
+        with running(PlayServer(seed=7)) as server, launched() as browser:
+            _examples(browser, server.url).screenshot(path=folder / NAMES[0])
+        with running(PlayServer([file], seed=7)) as server, launched() as browser:
+            for name, page in zip(NAMES[1:], (_one_chain, _two_chains, _an_error), strict=False):
+                page(browser, server.url).screenshot(path=folder / name)
+        _write_recording(folder / NAMES[4], Path(temporary))
 
 
 def _write_recording(path: Path, temporary: Path) -> None:
@@ -61,18 +55,20 @@ def _write_recording(path: Path, temporary: Path) -> None:
     file.write_text(NEW.replace("* 3", "* 0.6"))
     write_recording(recording)
     server = PlayServer([file], recording=recording, tokenizer=StoryModel.tokenizer_path)
-    thread = Thread(target=server.run, args=(lambda: None,))
-    thread.start()
-    try:
-        with launched() as browser:
-            page = _opened(browser, server.url, 1280, 690, "light")
-            page.get_by_label("request").select_option("1")
-            page.locator(".lp-tile.lp-unknown").first.wait_for()
-            _show(page.locator(".lane"), 2)
-            page.screenshot(path=path)
-    finally:
-        server.stop()
-        thread.join()
+    with running(server), launched() as browser:
+        page = _opened(browser, server.url, 1280, 690, "light")
+        page.get_by_label("request").select_option("1")
+        page.locator(".lp-tile.lp-unknown").first.wait_for()
+        _show(page.locator(".lane"), 2)
+        page.screenshot(path=path)
+
+
+def _examples(browser: Browser, url: str) -> Page:
+    page = _opened(browser, url, 1400, 640, "light")
+    page.locator(".example").nth(2).wait_for()
+    page.locator(".lane .lp-tile").nth(23).wait_for()
+    page.wait_for_timeout(300)
+    return page
 
 
 def _one_chain(browser: Browser, url: str) -> Page:
@@ -114,7 +110,7 @@ def _opened(browser: Browser, url: str, width: int, height: int, scheme: str) ->
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     page.set_default_timeout(60_000)
     page.goto(url)
-    page.locator(".card").wait_for()
+    page.locator(".lane .card").first.wait_for()
     return page
 
 
@@ -125,6 +121,8 @@ def _add(page: Page, name: str) -> None:
 
 
 def _run(page: Page, steps: int) -> None:
+    page.get_by_role("button", name="Reset").click()
+    page.locator(".lp-tile").first.wait_for(state="detached")
     page.get_by_label("steps to run").fill(str(steps))
     page.get_by_role("button", name="Run").click()
     page.locator(".lp-tile").nth(steps - 1).wait_for()

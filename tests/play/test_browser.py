@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_play.serving import PlayServer
-from logitport_testing import StoryModel
+from logitport_play.web.serving import PlayServer
+from logitport_testing import StoryModel, simulate
 from tests.play.accessibility import CONTRAST, NAMELESS
 from tests.play.browser import executable, launched
-from tests.play.conftest import FILE
+from tests.play.conftest import FILE, running
 from tests.play.recordings import AS_RECORDED, NEW, REFUSING, STEPS, write_recording
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[browser]'")
@@ -41,7 +40,7 @@ def page(browser: Browser, server: PlayServer, folder: Path) -> Iterator[Page]:
     yield from opened(browser, server.url)
 
 
-def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
+def opened(browser: Browser, url: str, cards: int = 1, **options: Any) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1600, "height": 900}, **options)
     page = context.new_page()
     page.set_default_timeout(60_000)
@@ -50,13 +49,17 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else problems.append(request.url))
     page.goto(url)
-    expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator(".card")).to_have_count(cards)
     yield page
     context.close()
     assert [one for one in problems if "ERR_FAILED" not in one] == []
 
 
 def run(page: Page, steps: int) -> None:
+    """Run these steps from the prompt."""
+    expect(page.locator(".lane").first.locator(".lp-tile")).not_to_have_count(0)
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator(".lp-tile")).to_have_count(0)
     page.get_by_label("steps to run").fill(str(steps))
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".lane").first.locator(".lp-tile")).to_have_count(steps)
@@ -79,17 +82,75 @@ def settled(page: Page) -> None:
     expect(page.locator('.lane[aria-busy="true"]')).to_have_count(0)
 
 
-def test_a_grammar(page: Page) -> None:
-    page.get_by_role("button", name="remove 1: Boost").click()
-    add(page, "grammar")
-    page.get_by_label("parameters of 1: grammar").fill('{"choice": [" the old king"]}')
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator(".lane .lp-tile")).to_have_count(4)
-    assert "".join(words(page)) == "\N{MIDDLE DOT}the\N{MIDDLE DOT}old\N{MIDDLE DOT}king<|end|>"
-    expect(page.locator(".lane-head")).to_contain_text("ends the sequence")
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_shows_effects_without_a_click(browser: Browser, width: int, scheme: str) -> None:
+    with running(PlayServer(seed=7)) as server:
+        for page in opened(browser, server.url, 5, color_scheme=scheme):
+            page.set_viewport_size({"width": width, "height": 900})
+            examples = page.locator(".example")
+            expect(examples).to_have_count(3)
+            for name, figures in (("figure", 2), (".bars", 1)):
+                assert [one.locator(name).count() for one in examples.all()] == [figures] * 3
+            assert all(one.locator("figure").nth(0).locator(".counted").count() for one in examples.all())
+            expect(examples.first.locator("figure").nth(1)).to_be_in_viewport()
+            expect(page.locator(".lane .lp-tile")).to_have_count(24)
+            assert page.evaluate(CONTRAST) == []
+            assert page.evaluate(NAMELESS) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_an_example_can_be_changed(browser: Browser) -> None:
+    with running(PlayServer(seed=7)) as server:
+        for page in opened(browser, server.url, 5):
+            page.get_by_role("button", name="Change A sampler").click()
+            expect(page.locator(".lane .card b")).to_have_text(["min_p"])
+            expect(page.get_by_label("prompt")).to_have_value("The old king")
+            expect(page.locator(".lane .lp-prompt")).to_have_text("The old king")
+            settled(page)
+            shown = page.locator(".example").nth(2).locator("figure").nth(1).locator(".lp-tile").all_text_contents()
+            assert words(page) == shown
+
+
+def test_a_processor_can_be_switched_off(page: Page) -> None:
+    add(page, "disallowed_tokens")
+    run(page, 6)
+    expect(page.locator(".lp-effects li")).to_have_count(2)
+    page.get_by_label("run card 1, Boost").uncheck()
+    expect(page.get_by_label("run card 1, Boost")).to_be_focused()
+    expect(page.locator(".lp-effects li")).to_have_text([re.compile("disallowed_tokens")])
+    expect(page.get_by_label("token_ids of 1: disallowed_tokens")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("run card 1, Boost")).not_to_be_checked()
+    page.get_by_label("run card 1, Boost").check()
+    expect(page.locator(".lp-effects li")).to_have_count(2)
+
+
+def test_required_fields_are_marked(page: Page) -> None:
+    add(page, "no_repeat_ngram")
+    size, window = page.get_by_label("ngram_size of 2"), page.get_by_label("window_size of 2")
+    assert (size.get_attribute("required"), window.get_attribute("required")) == ("", None)
+    expect(page.locator(".card").nth(1).locator(".star")).to_have_count(1)
+    size.fill("")
+    expect(page.locator(".card").nth(1)).to_have_class(re.compile("failed"))
+    expect(page.locator(".card-error").nth(1)).to_have_text("ngram_size: a value is required")
+    size.fill("3")
+    expect(page.locator(".card.failed")).to_have_count(0)
+
+
+def test_an_error_of_an_earlier_step_marks_its_card(page: Page) -> None:
+    add(page, "my.py:Fails")
+    run(page, 6)
+    expect(page.locator(".card.failed")).to_have_count(1)
+    expect(page.locator(".card").nth(1).locator(".card-error")).to_contain_text("failed in 1 of 6 steps")
+    page.get_by_label("run card 2, Fails").uncheck()
+    expect(page.locator(".card.failed")).to_have_count(0)
 
 
 def test_steps_and_their_tables(page: Page) -> None:
+    run(page, 1)
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator(".lp-tile")).to_have_count(0)
     page.get_by_role("button", name="Step", exact=True).click()
     expect(page.locator(".lp-tile")).to_have_count(1)
     page.get_by_role("button", name="Step", exact=True).click()
@@ -129,6 +190,8 @@ def test_a_click_on_a_candidate_forces_it_and_goes_on(page: Page) -> None:
 
 def test_the_keyboard_alone(page: Page) -> None:
     """From the prompt to a forced id, without a mouse."""
+    run(page, 1)
+    page.get_by_role("button", name="Reset").press("Enter")
     page.get_by_label("prompt").focus()
     page.keyboard.press("Control+.")
     expect(page.locator(".lp-tile")).to_have_count(1)
@@ -187,16 +250,6 @@ def test_parameters_that_are_refused_are_shown_at_the_processor(page: Page) -> N
     expect(page.locator(".card.failed")).to_have_count(0)
 
 
-def test_a_processor_that_raises(page: Page) -> None:
-    add(page, "my.py:Fails")
-    run(page, 5)
-    expect(page.locator(".lp-tile.lp-failed")).to_have_count(1)
-    page.locator(".lp-tile").nth(2).click()
-    expect(page.locator(".lp-raised pre")).to_contain_text("RuntimeError: at the third step")
-    expect(page.locator("thead .lp-mark")).to_have_count(1)
-    expect(page.locator(".lp-effects li").first).to_contain_text("Boost biased")
-
-
 def test_a_saved_file_is_loaded_again(page: Page, folder: Path) -> None:
     run(page, 4)
     expect(page.locator(".origin")).to_have_text(re.compile(r"my.py · saved \d+ s ago"))
@@ -209,6 +262,7 @@ def test_a_saved_file_is_loaded_again(page: Page, folder: Path) -> None:
     expect(page.get_by_role("alert")).to_contain_text("my.py has an error; its last good version goes on")
     expect(page.get_by_role("alert")).to_contain_text("SyntaxError")
     expect(page.locator(".origin")).to_contain_text("error, last good version")
+    expect(page.locator(".card.failed .card-error")).to_contain_text("my.py has an error")
     assert words(page) == good
     page.get_by_role("button", name="Step", exact=True).click()
     expect(page.locator(".lp-tile")).to_have_count(5)
@@ -315,13 +369,8 @@ def recorded(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     write_recording(tmp_path / "engine.lprec")
     tokenizer = StoryModel.tokenizer_path
     server = PlayServer([tmp_path / "my.py"], recording=tmp_path / "engine.lprec", tokenizer=tokenizer)
-    thread = Thread(target=server.run, args=(lambda: None,))
-    thread.start()
-    try:
+    with running(server):
         yield from opened(browser, server.url)
-    finally:
-        server.stop()
-        thread.join(60)
 
 
 def test_a_recording(recorded: Page, tmp_path: Path) -> None:
@@ -375,10 +424,28 @@ def test_a_recording(recorded: Page, tmp_path: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 1600
 
 
+def test_another_request_during_a_replay(recorded: Page) -> None:
+    page = recorded
+    expect(page.locator("#facts")).to_have_text(f"differs in {STEPS - 1} of {STEPS} rows")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/replay", hold, times=1)
+    page.get_by_label("request").select_option("1")
+    while not held:
+        page.wait_for_timeout(50)
+    page.get_by_label("request").select_option("0")
+    held[0].continue_()
+    settled(page)
+    expect(page.locator(".lp-tile")).to_have_count(STEPS)
+    expect(page.locator("#facts")).to_have_text(f"differs in {STEPS - 1} of {STEPS} rows")
+    expect(page.locator(".problem")).to_have_count(0)
+
+
 def test_the_view_of_a_notebook(browser: Browser, tmp_path: Path) -> None:
     """Its tiles work without a script."""
-    from logitport_testing import StoryModel, simulate
-
     model = StoryModel()
     html = simulate([("top_k", {"top_k": 4})], model, model.encode("Once upon a time"), 5)._repr_html_()
     (tmp_path / "view.html").write_text(f"<!doctype html><meta charset=utf-8>{html}")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.errors import NotInstalled
-from logitport_play import serving
+from logitport.errors import NotInstalled, ServerUnavailable
 from logitport_play.command import Play
+from logitport_play.web import serving
 from tests.play.conftest import FILE, Client
 from tests.play.recordings import NEW, write_recording
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 FOR_VLLM = """
@@ -38,56 +42,40 @@ class Ban(LogitsProcessor):
 """
 
 
-@pytest.fixture(autouse=True)
-def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps the stubs of engines, which the command offers to its process, from other tests."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-
-@pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    (tmp_path / "my.py").write_text(FILE)
-    command = [COMMAND, "play", "my.py", "--no-browser", "--seed", "11", "--prompt", "The king"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process:
+@contextmanager
+def started(folder: Path, text: str, *options: str, stderr: int | None = subprocess.PIPE) -> Iterator[Client]:
+    """Run the command with a file, and interrupt it: it prints no error."""
+    (folder / "my.py").write_text(text)
+    command = [COMMAND, "play", "my.py", "--no-browser", *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().split()[-1]
-        state = Client(url).get("state")
-        assert (state["seed"], state["prompt"], state["files"][0]["name"]) == (11, "The king", "my.py")
-        assert Client(url).run(steps=1)["steps"] == 1
+        yield Client(process.stdout.readline().split()[-1])
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGINT
-        assert (output, errors) == ("", "")
+        assert (process.returncode, output, errors or "") == (-signal.SIGINT, "", "")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    with started(tmp_path, FILE, "--seed", "11", "--prompt", "The king") as client:
+        state = client.get("state")
+        assert (state["seed"], state["prompt"], state["files"][0]["name"]) == (11, "The king", "my.py")
+        assert client.run(steps=1)["steps"] == 1
 
 
 @pytest.mark.slow
 def test_processors_for_vllm_have_stubs_of_it(tmp_path: Path) -> None:
-    (tmp_path / "my.py").write_text(FOR_VLLM)
-    command = [COMMAND, "play", "my.py", "--no-browser"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        client = Client(process.stdout.readline().split()[-1])
+    with started(tmp_path, FOR_VLLM, stderr=None) as client:
         result = client.run(steps=1, chain=[{"processor": "my.py:Ban", "params": {"ban": 5}}])
-        process.send_signal(signal.SIGINT)
-    assert (result["steps"], result["errors"], "lp-failed" in result["tiles"]) == (1, {}, False)
+        assert (result["steps"], result["errors"], "lp-failed" in result["tiles"]) == (1, {}, False)
 
 
 @pytest.mark.slow
 def test_the_command_with_a_recording(tmp_path: Path) -> None:
-    (tmp_path / "my.py").write_text(NEW)
     write_recording(tmp_path / "engine.lprec")
-    command = [COMMAND, "play", "my.py", "--no-browser", "--recording", "engine.lprec"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None
-        client = Client(process.stdout.readline().split()[-1])
+    with started(tmp_path, NEW, "--recording", "engine.lprec") as client:
         assert client.get("state")["recording"] == "engine.lprec"
         status, answer = client.post("replay", {"request": 0})
         assert (status, answer["error"]) == (200, "")
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-        assert (process.returncode, output, errors) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.slow
@@ -97,7 +85,6 @@ def test_the_command_with_a_recording(tmp_path: Path) -> None:
         (["none.py"], "there is no such file"),
         (["--model", "none"], "there is no such folder"),
         (["--port", "70000"], "--port"),
-        (["--seed", "-1"], "--seed"),
         (["--recording", "none"], "the recording cannot be read"),
         (["--recording", "engine.lprec", "--prompt", "x"], "leave out --model and --prompt"),
         (["--recording", "engine.lprec", "--tokenizer", "none"], "none"),
@@ -150,14 +137,12 @@ def test_the_browser(
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "logitport_play.serving")
+    monkeypatch.delitem(sys.modules, "logitport_play.web.serving")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(NotInstalled, match=r"pip install '\.\[server,play\]'"):
         Play(files=[]).run()
 
 
 def test_a_port_that_is_taken(server: serving.PlayServer) -> None:
-    from logitport import ServerUnavailable
-
     with pytest.raises(ServerUnavailable, match="choose another --port"):
         serving.PlayServer(port=Client(server.url).port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from logitport import InvalidArgument
 from logitport_play.export import export_test
-from logitport_play.files import Files
 from logitport_play.models import PlayModel, from_folder, open_models, story
 from logitport_play.runs import ChosenProcessor, RunResult, Runs, RunSpec
+from logitport_play.watched_files import Files
 from logitport_testing import ToyModel, simulate
 from tests.tokenizer_files import write_trained
 
@@ -59,40 +60,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_without_a_tokenizer(folder: Path) -> None:
-    model = from_folder(folder)
-    assert (model.token_text, model.eos_token_ids, model.encode("1, 2 3")) == (None, (2,), [1, 2, 3])
-    assert model([1, 2]).shape == (320,)
-    for prompt in ("one", "1 -2", "320", "9" * 40):
-        with pytest.raises(InvalidArgument):
-            model.encode(prompt)
-    assert model.expression[0] == f"AutoModelForCausalLM.from_pretrained({str(folder.resolve())!r})"
-
-
-def test_a_folder_with_a_tokenizer(folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+@pytest.fixture
+def with_tokenizer(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the folder with a tokenizer."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     write_trained(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
-    model = from_folder(tmp_path)
-    ids = model.encode("ab a")
-    assert model.token_text is not None
-    assert "".join(map(model.token_text, ids)) == "ab a"
-    assert model.token_text(319) == "<319>"
-
-
-def test_a_run_of_a_folder(folder: Path) -> None:
-    models = open_models([folder])
-    runs = Runs(models, Files([]))
-    spec = RunSpec("a", folder.name, "1 2 3", [ChosenProcessor("top_k", {"top_k": 5})], 3)
-    result = runs.run(spec)
-    while len(result.simulation.steps) < 3 and not result.ended:
-        result = runs.run(spec)
-    assert result.simulation.prompt_token_ids == (1, 2, 3)
-    assert result.simulation.texts == {}
-    assert "AutoModelForCausalLM" in export_test(spec, runs, Files([]))
-    with pytest.raises(InvalidArgument, match="needs a prompt"):
-        runs.run(RunSpec("a", folder.name, "", [], 1))
-    runs.close()
+    return tmp_path
 
 
 def grammar(model: str, prompt: str, steps: int = 30) -> RunSpec:
@@ -104,6 +77,39 @@ def finished(runs: Runs, spec: RunSpec) -> RunResult:
     while len(result.simulation.steps) < spec.steps and not result.ended:
         result = runs.run(spec)
     return result
+
+
+def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+    model = from_folder(folder)
+    assert (model.token_text, model.eos_token_ids, model.encode("1, 2 3")) == (None, (2,), [1, 2, 3])
+    assert model([1, 2]).shape == (320,)
+    for prompt in ("one", "1 -2", "320", "9" * 40):
+        with pytest.raises(InvalidArgument):
+            model.encode(prompt)
+    assert model.expression[0] == f"AutoModelForCausalLM.from_pretrained({str(folder.resolve())!r})"
+
+
+def test_a_folder_with_a_tokenizer(with_tokenizer: Path) -> None:
+    model = from_folder(with_tokenizer)
+    assert model.token_text is not None
+    assert "".join(map(model.token_text, model.encode("ab a"))) == "ab a"
+    assert model.token_text(319) == "<319>"
+    runs = Runs(open_models([with_tokenizer]), Files([]))
+    first = finished(runs, grammar(with_tokenizer.name, "ab", 1)).simulation
+    assert first.steps[0].final.allowed < 4
+    assert "".join(first.texts[one] for one in first.output_token_ids) in (" ", " t", " th", " the")
+    runs.close()
+
+
+def test_a_run_of_a_folder(folder: Path) -> None:
+    runs = Runs(open_models([folder]), Files([]))
+    spec = RunSpec("a", folder.name, "1 2 3", [ChosenProcessor("top_k", {"top_k": 5})], 3)
+    simulation = finished(runs, spec).simulation
+    assert (simulation.prompt_token_ids, simulation.texts) == ((1, 2, 3), {})
+    assert "AutoModelForCausalLM" in export_test(spec, runs, Files([]))
+    with pytest.raises(InvalidArgument, match="needs a prompt"):
+        runs.run(RunSpec("a", folder.name, "", [], 1))
+    runs.close()
 
 
 def test_a_grammar_on_the_story() -> None:
@@ -121,17 +127,6 @@ def test_a_grammar_on_the_story() -> None:
     made: dict[str, Any] = {}
     exec(export_test(grammar("story", "One day"), runs, Files([])), made)
     made["test_grammar"]()
-    runs.close()
-
-
-def test_a_grammar_on_a_folder(folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    write_trained(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
-    runs = Runs(open_models([tmp_path]), Files([]))
-    first = finished(runs, grammar(tmp_path.name, "ab", 1)).simulation
-    assert first.steps[0].final.allowed < 4
-    assert "".join(first.texts[one] for one in first.output_token_ids) in (" ", " t", " th", " the")
     runs.close()
 
 

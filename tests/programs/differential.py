@@ -16,8 +16,8 @@ from logitport_programs import reference
 from logitport_programs.parameters import Columns
 from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.runtime import parts
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.runtime.reference_runner import ReferenceRunner
-from logitport_programs.runtime.runner import Runner
 from logitport_programs.verifier import verify
 from tests.programs.strategies import (
     APPROXIMATE,
@@ -101,7 +101,7 @@ def check(case: Case, layout: Layout) -> None:
         return
     before = whole.clone()
     failed = _run(layout, verified, logits, rows, columns, histories)
-    found = _to_numpy(logits)[list(rows)]
+    found = to_numpy(logits)[list(rows)]
     logits[list(rows)] = 9.0
     assert torch.equal(_bits(whole), _bits(before.fill_(9.0))), "something else was written than the selected rows"
     operators = [value.operator for value in case.program.values]
@@ -137,7 +137,7 @@ def _rows(selection: str, height: int) -> Sequence[int]:
 
 def _embedded(array: NDArray[Any], rows: Sequence[int], memory: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor of nines, and a view of it, some rows of which are the array."""
-    source = _to_torch(array)
+    source = to_torch(array)
     height, width = rows[-1] + 2 if rows != range(len(array)) else len(array), array.shape[1]
     sizes = {"contiguous": (height, width), "wider": (height, width + 3), "spread": (height, 2 * width)}
     whole = torch.full(sizes.get(memory, (width, height)), 9.0, dtype=source.dtype)
@@ -227,14 +227,15 @@ def _kind(error: ProcessorFailed | None) -> str:
     return "unfit" if "int64" in error.message else "nan"
 
 
-def _to_torch(array: NDArray[Any]) -> torch.Tensor:
+def to_torch(array: NDArray[Any]) -> torch.Tensor:
     """Copy; torch does not read bfloat16 of ml_dtypes."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())
 
 
-def _to_numpy(logits: torch.Tensor) -> NDArray[Any]:
+def to_numpy(logits: torch.Tensor) -> NDArray[Any]:
+    """Copy, as float32."""
     converted: NDArray[Any] = logits.float().numpy().copy()
     return converted
 

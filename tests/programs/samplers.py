@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from logitport import Bool, Float, Int, TensorProcessor, TokenIds
+from logitport import Bool, Float, Int, TensorProcessor
 
 INF = float("inf")
 
@@ -15,13 +15,6 @@ class MinP(TensorProcessor):
     def process(self, logits, params, history):
         probs = logits.softmax(-1)
         return logits.masked_fill(probs < params.min_p[:, None] * probs.amax(-1, keepdim=True), -INF)
-
-
-class Temperature(TensorProcessor):
-    params = {"temperature": Float(default=1, gt=0)}
-
-    def process(self, logits, params, history):
-        return logits / params.temperature.unsqueeze(-1)
 
 
 class ConstantScale(TensorProcessor):
@@ -56,17 +49,6 @@ class TopPFromAbove(TensorProcessor):
         return logits
 
 
-class TopPByThreshold(TensorProcessor):
-    params = {"top_p": Float(default=0.9, gt=0, le=1)}
-
-    def process(self, logits, params, history):
-        probs = logits.float().softmax(-1)
-        ordered = torch.sort(probs, dim=-1, descending=True).values
-        kept = ordered.cumsum(-1) - ordered < params.top_p[:, None]
-        threshold = torch.where(kept, ordered, INF).amin(-1, keepdim=True)
-        return torch.where(probs < threshold, -INF, logits)
-
-
 class TopKConstant(TensorProcessor):
     def process(self, logits, params, history):
         threshold = torch.topk(logits, min(50, logits.size(-1)))[0][..., -1, None]
@@ -80,30 +62,6 @@ class TopKOfRequest(TensorProcessor):
         ordered = logits.sort(-1).values
         place = (ordered.size(1) - params.k).clamp(min=0, max=logits.shape[-1] - 1)
         return logits.masked_fill(logits < ordered.gather(1, place.unsqueeze(1)), -INF)
-
-
-class Typical(TensorProcessor):
-    params = {"mass": Float(default=0.9, gt=0, lt=1)}
-
-    def process(self, logits, params, history):
-        normalized = torch.nn.functional.log_softmax(logits, dim=-1)
-        entropy = -(normalized * normalized.exp()).nansum(-1, keepdim=True)
-        ordered, places = torch.sort(torch.abs(-normalized - entropy), descending=False)
-        cumulative = logits.gather(-1, places).softmax(dim=-1).cumsum(dim=-1)
-        last = (cumulative < params.mass[:, None]).sum(dim=1)
-        last.clamp_(max=ordered.shape[-1] - 1)
-        remove = ordered > ordered.gather(1, last.view(-1, 1))
-        remove[..., :2] = 0
-        return logits.masked_fill(remove.scatter(1, places, remove), -INF)
-
-
-class Epsilon(TensorProcessor):
-    params = {"epsilon": Float(default=3e-4, ge=0, lt=1)}
-
-    def process(self, logits, params, history):
-        probs = logits.softmax(-1)
-        best = logits == logits.max(dim=-1, keepdim=True).values
-        return logits.masked_fill((probs < params.epsilon[:, None]) & ~best, -INF)
 
 
 class Eta(TensorProcessor):
@@ -169,19 +127,6 @@ class NoRepeat(TensorProcessor):
         return torch.where(bonus, banned + params.bonus[:, None], banned)
 
 
-class BiasesIds(TensorProcessor):
-    """Makes a mask of a list of ids, of which some are padding or outside the vocabulary."""
-
-    params = {"ids": TokenIds(max_ids=4, default=()), "bias": Float(default=-INF)}
-
-    def process(self, logits, params, history):
-        width = logits.shape[-1]
-        inside = (params.ids >= 0) & (params.ids < width)
-        chosen = torch.zeros_like(logits[:, :1], dtype=torch.bool).expand(-1, width + 1)
-        chosen = chosen.scatter(-1, torch.where(inside, params.ids, width), True)[:, :-1]
-        return torch.where(chosen, logits + params.bias[:, None], logits)
-
-
 class Padded(TensorProcessor):
     """Adds elements at both ends, to logits and to a mask."""
 
@@ -209,15 +154,6 @@ class Held(TensorProcessor):
         return logits * (1 + known.sum(-1, keepdim=True)) * _TABLE[0]
 
 
-class Table(TensorProcessor):
-    """Looks up elements of a constant."""
-
-    window = 1
-
-    def process(self, logits, params, history):
-        return logits + _TABLE[history.ids.clamp(max=3)]
-
-
 class OneRowForAll(TensorProcessor):
     """Returns the same for all rows."""
 
@@ -229,25 +165,19 @@ _TABLE = torch.tensor([1.0, 2.0, 4.0, 8.0])
 
 CASES = [
     (MinP, {"min_p": [0.1, 0.0, 1.0]}),
-    (Temperature, {"temperature": [0.7, 1.0, 3.0]}),
     (ConstantScale, {}),
     (TopPFromBelow, {"top_p": [0.3, 0.5, 0.9]}),
     (TopPFromAbove, {"top_p": [0.3, 0.5, 0.9]}),
-    (TopPByThreshold, {"top_p": [0.3, 0.5, 0.9]}),
     (TopKConstant, {}),
     (TopKOfRequest, {"k": [1, 50, 10_000]}),
-    (Typical, {"mass": [0.2, 0.5, 0.95]}),
-    (Epsilon, {"epsilon": [1e-4, 1e-3, 0.0]}),
     (Eta, {"epsilon": [1e-4, 1e-3, 0.5]}),
     (EntropyGate, {"threshold": [1.0, 100.0, 1.0], "factor": [0.5, 0.5, 0.25], "on": [True, True, False]}),
     (RepetitionPenalty, {"penalty": [1.2, 2.0, 0.5]}),
     (Penalties, {"presence": [0.5, 0.0, 1.0], "frequency": [0.0, 0.3, 0.1]}),
     (SigmaFilter, {"n": [1.0, 2.0, 0.5]}),
     (NoRepeat, {"bonus": [1.0, 2.0, 3.0]}),
-    (BiasesIds, {"ids": [(1, 7, 4499), (), (2, 2, 9000, 0)], "bias": [-INF, 1.0, 2.5]}),
     (Padded, {}),
     (ConstantIds, {}),
     (Held, {}),
-    (Table, {}),
     (OneRowForAll, {}),
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,6 +13,9 @@ from logitport_programs.program import Parameter, Program
 from logitport_programs.types import Element
 from logitport_programs.verifier import verify
 from tests.programs import not_capturable, samplers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INF = float("inf")
 
@@ -32,6 +34,7 @@ def captured(process, *, window: int = 0, **params) -> Program:
     return capture(type("Author", (TensorProcessor,), members))
 
 
+@pytest.mark.slow
 def test_min_p() -> None:
     program = capture(samplers.MinP)
     assert listed(program) == [
@@ -53,25 +56,7 @@ def test_min_p() -> None:
     assert program.values[9].number == -INF
 
 
-def test_a_padding() -> None:
-    def process(self, logits, params, history):
-        padded = torch.nn.functional.pad(logits, (2, 1), value=-INF)
-        masks = torch.nn.functional.pad(padded > 0, (0, 0))
-        return torch.where(masks, padded, 0)[:, 2:-1]
-
-    program = captured(process)
-    assert listed(program)[1] == "1 pad(0): logits[rows, vocab+3]"
-    assert program.values[1].number == -INF
-    assert [value.operator for value in program.values].count("pad") == 1
-
-
-def test_a_result_of_float32_is_cast_to_the_type_of_the_logits() -> None:
-    assert listed(capture(samplers.Temperature))[-2:] == [
-        "4 divide(1, 3): float32[rows, vocab]",
-        "5 cast(4): logits[rows, vocab]",
-    ]
-
-
+@pytest.mark.slow
 def test_a_number_that_the_logits_type_lacks_is_used_in_float32() -> None:
     """Torch computes with it in float32, too, whatever the dtype of the logits."""
     program = captured(lambda self, logits, params, history: logits * 0.7 + 0.5)
@@ -86,18 +71,13 @@ def test_a_number_that_the_logits_type_lacks_is_used_in_float32() -> None:
     ]
 
 
-def test_sort_and_scatter() -> None:
-    operators = [value.operator for value in capture(samplers.TopPFromBelow).values]
-    assert operators.count("argsort") == 1
-    assert operators.count("gather_or") == 1
-    assert operators[-1] == "scatter_drop"
-
-
+@pytest.mark.slow
 def test_top_k_has_a_constant() -> None:
     (value,) = [value for value in capture(samplers.TopKConstant).values if value.operator == "top_k"]
     assert value.integer == 50
 
 
+@pytest.mark.slow
 def test_the_window_and_the_masks() -> None:
     def process(self, logits, params, history):
         last = history.ids[:, -1:] == torch.arange(logits.shape[-1])
@@ -111,10 +91,12 @@ def test_the_window_and_the_masks() -> None:
     assert counts.flag is True
 
 
+@pytest.mark.slow
 def test_an_unused_window_is_left_out() -> None:
     assert captured(lambda self, logits, params, history: logits + 1, window=5).window == 0
 
 
+@pytest.mark.slow
 def test_parameters_of_all_kinds() -> None:
     def process(self, logits, params, history):
         return torch.where(params.on[:, None], logits * params.x[:, None], logits + params.n[:, None])
@@ -127,11 +109,13 @@ def test_parameters_of_all_kinds() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_constant_has_no_rows() -> None:
     described = listed(capture(samplers.Held))
     assert any("constant(): float32[3]" in line for line in described)
 
 
+@pytest.mark.slow
 def test_a_result_that_is_equal_for_all_rows_has_rows() -> None:
     assert listed(captured(lambda self, logits, params, history: torch.zeros_like(logits))) == [
         "0 full(): bool[]",
@@ -141,17 +125,20 @@ def test_a_result_that_is_equal_for_all_rows_has_rows() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_tensor_of_the_vocabulary_is_broadcast_to_the_rows() -> None:
     described = listed(captured(lambda self, logits, params, history: logits + torch.arange(logits.shape[1])[None]))
     assert described[-1].endswith("add(0, 4): logits[rows, vocab]")
     assert "1 arange(): int64[vocab]" in described
 
 
+@pytest.mark.slow
 def test_zeros_of_both_signs_differ() -> None:
     program = captured(lambda self, logits, params, history: torch.where(logits.isnan(), 0.0, -0.0))
     assert [str(value.number) for value in program.values if value.operator == "full"] == ["0.0", "-0.0"]
 
 
+@pytest.mark.slow
 def test_what_the_result_does_not_need_is_left_out() -> None:
     def process(self, logits, params, history):
         logits.sort(-1)
@@ -162,31 +149,34 @@ def test_what_the_result_does_not_need_is_left_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", [cls for cls, _ in samplers.CASES])
-def test_samplers_are_captured(cls: type[TensorProcessor]) -> None:
-    program = capture(cls)
-    verify(program)
-    assert Program.from_bytes(program.to_bytes()) == program
-
-
 def test_two_captures_are_equal() -> None:
     assert capture(samplers.Penalties).digest == capture(samplers.Penalties).digest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("process", "line", "texts"), not_capturable.CASES, ids=[case[0].__name__ for case in not_capturable.CASES]
-)
-def test_refusals_have_the_line_and_advice(process, line: str, texts: tuple[str, ...], capfd) -> None:
-    names = process.__code__.co_names
-    params = {"x": Float(default=1)} if "x" in names or process is not_capturable.ignores_its_parameter else {}
+def refusal(process, texts: Sequence[str]) -> str:
+    declares = "x" in process.__code__.co_names or "parameter 'x' of program" in texts
     with pytest.raises(NotCapturable) as error:
-        captured(process, **params)
-    message = str(error.value)
-    assert message.startswith(f"{not_capturable.__file__}:")
-    assert line in message
+        captured(process, **({"x": Float(default=1)} if declares else {}))
+    return str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("process", "texts"), [(process, texts) for process, *texts in not_capturable.EXPRESSIONS])
+def test_refusals_name_the_line_and_give_advice(process, texts: list[str], capfd) -> None:
+    message = refusal(process, texts)
+    assert message.startswith(f"{not_capturable.__file__}:{process.__code__.co_firstlineno}:")
     assert all(text in message for text in texts), message
     assert not capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("process", "line", "texts"), not_capturable.FUNCTIONS, ids=[case[0].__name__ for case in not_capturable.FUNCTIONS]
+)
+def test_refusals_name_the_line_of_several(process, line: str, texts: tuple[str, ...]) -> None:
+    message = refusal(process, texts)
+    assert message.startswith(f"{not_capturable.__file__}:")
+    assert all(text in message for text in (line, *texts)), message
 
 
 def test_only_tensor_processors_can_be_captured() -> None:
@@ -195,14 +185,10 @@ def test_only_tensor_processors_can_be_captured() -> None:
     assert issubclass(NotCapturable, InvalidArgument)
 
 
+@pytest.mark.slow
 def test_the_random_generators_go_on() -> None:
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
     capture(samplers.ConstantScale)
     assert torch.equal(torch.rand(2), expected)
-
-
-def test_only_capture_imports_torch() -> None:
-    code = "import sys; from logitport import TensorProcessor, Float; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

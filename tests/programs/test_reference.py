@@ -1,7 +1,8 @@
-"""Semantics of each operator, by cases that were computed by hand."""
+"""Semantics of each operator, by cases that were computed by hand: on the interpreter and on the runtime."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -17,9 +18,12 @@ from logitport.errors import (
 )
 from logitport_programs.program import Parameter, Program, Value
 from logitport_programs.reference import run
+from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.rules import OPERATORS, Context
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import ONE, Element, Size, Type
 from logitport_programs.verifier import verify
+from tests.programs.differential import to_numpy, to_torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,8 +45,26 @@ def constant(numbers: Any) -> Value:
     return Value("constant", element=element, shape=sized(*array.shape), data=array.astype(_DATA[element]).tobytes())
 
 
-def shown(values: list[Value], size: int, **options: Any) -> list[float]:
-    """The elements of the last value, which has one axis or none: the first ones of the result of a program."""
+def with_rows(values: list[Value]) -> list[Value]:
+    """The same values, with rows: each constant is chosen by a mask that reads the logits."""
+    if not any(value.operator == "constant" for value in values):
+        return values
+    made = [Value("logits"), Value("is_nan", (0,)), Value("cast", (1,), element=Element.INT64)]
+    made += [Value("amax", (2,), axis=1, flag=True), Value("cast", (3,), element=Element.BOOL)]
+    places: list[int] = []
+    for value in values:
+        made.append(dataclasses.replace(value, inputs=tuple(places[place] for place in value.inputs)))
+        if value.operator == "constant":
+            made.append(Value("where", (4, len(made) - 1, len(made) - 1)))
+        places.append(len(made) - 1)
+    return made
+
+
+def shown(values: list[Value], size: int, **options: Any) -> list[list[float]]:
+    """The elements of the last value, which has one axis or none, on each implementation.
+
+    They become the first ones of the result of a program.
+    """
     window = options.pop("window", 0)
     types: list[Type] = []
     for value in values:
@@ -59,12 +81,17 @@ def shown(values: list[Value], size: int, **options: Any) -> list[float]:
     history = options.pop("history", History())
     assert not options
     verified = verify(Program("Shown", (*values, *show), window=window))
-    return [float(one) for one in run(verified, logits, {}, [history])[0, :size]]
+    on_torch = to_torch(np.concatenate([logits, logits]))
+    Runner().apply(verified, on_torch, range(2), [{}, {}], [RequestTokens(History([1, 3, 0])), RequestTokens(history)])
+    results = [run(verified, logits, {}, [history])[0], to_numpy(on_torch)[1]]
+    return [[float(one) for one in result[:size]] for result in results]
 
 
 def check(values: list[Value], expected: list[Any], **options: Any) -> None:
-    """Check the elements of the last value, which has one axis or none."""
-    np.testing.assert_array_equal(shown(values, len(expected), **options), np.array(expected, float))
+    """Check the elements of the last value, which has one axis or none: once for all rows, and for each row."""
+    for each in (values, with_rows(values)):
+        for found in shown(each, len(expected), **options):
+            np.testing.assert_array_equal(found, np.array(expected, float))
 
 
 def unary(operator: str, source: list[Any], expected: list[Any], **fields: Any) -> Any:
@@ -293,7 +320,7 @@ def test_casts_without_an_int64_fail(number: float) -> None:
 
 @pytest.mark.parametrize(
     ("index", "expected"),
-    [([2, 0, 2], [30, 10, 30]), ([-1, 3, HIGH, LOW, 1], [7, 7, 7, 7, 20])],
+    [([2, 0, 2], [30, 10, 30]), ([0, 3], [10, 7]), ([-1, 3, HIGH, LOW, 1], [7, 7, 7, 7, 20])],
 )
 def test_gather_or(index: list[int], expected: list[int]) -> None:
     check([constant([10.0, 20.0, 30.0]), constant(index), Value("gather_or", (0, 1), number=7.0)], expected)
@@ -304,6 +331,7 @@ def test_gather_or(index: list[int], expected: list[int]) -> None:
     ("index", "values", "expected"),
     [
         ([2, 0], [5, 6], [6, 20, 5]),
+        ([3, 0], [5, 6], [6, 20, 30]),
         ([-1, 3, HIGH, LOW], [5, 6, 7, 8], [10, 20, 30]),
         ([1, 1, 0, 1], [5, 6, 7, 8], [7, 8, 30]),  # the last one remains
         ([1, 2], [5], [10, 5, 5]),

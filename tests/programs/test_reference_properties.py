@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def test_a_row_does_not_change_another_row(case: Case, data: st.DataObject) -> N
         assert result[row].tobytes() == expected[row].tobytes()
 
 
+@pytest.mark.slow
 def test_the_strategies_draw_programs_that_run() -> None:
     """The properties above would hold, too, if every program were refused."""
     ran: set[str] = set()

@@ -47,20 +47,6 @@ def test_counts_are_those_of_the_history(
     assert counted(request, generated=True) == counts_of(history.output_token_ids)
 
 
-def test_a_rewind_before_and_after_ids_were_counted() -> None:
-    history = History([1, 2], [3])
-    request = RequestTokens(history)
-    assert counted(request, generated=False) == {1: 1, 2: 1, 3: 1}
-    history.extend([4, 5])
-    history.rewind(4)  # the id 5 was never counted
-    request.rewound()
-    assert counted(request, generated=True) == {3: 1, 4: 1}
-    history.rewind(2)
-    request.rewound()
-    history.extend([9])
-    assert counted(request, generated=True) == {9: 1}
-
-
 def test_many_distinct_ids_grow_the_arrays() -> None:
     request = RequestTokens(History())
     request.counted(generated=True)

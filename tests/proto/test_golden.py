@@ -17,33 +17,22 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 ENTRIES = files.load()
-every_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES.keys())
 
 
-@every_entry
-def test_decoding(entry: dict[str, Any]) -> None:
-    message = files.message_type(entry["message"]).FromString(bytes.fromhex(entry["hex"]))
-
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES.keys())
+def test_decoding_and_encoding(entry: dict[str, Any]) -> None:
+    cls = files.message_type(entry["message"])
+    message = cls.FromString(bytes.fromhex(entry["hex"]))
     assert MessageToDict(message, preserving_proto_field_name=True) == entry["json"]
     assert files.columns(message) == entry["columns"]
+    assert ParseDict(entry["json"], cls()).SerializeToString(deterministic=True).hex() == entry["hex"]
 
 
-@every_entry
-def test_encoding(entry: dict[str, Any]) -> None:
-    message = ParseDict(entry["json"], files.message_type(entry["message"])())
-
-    assert message.SerializeToString(deterministic=True).hex() == entry["hex"]
-
-
-@pytest.mark.parametrize("file", GOLDEN)
-def test_files_match_the_messages(file: str) -> None:
-    assert (files.FOLDER / f"{file}.json").read_text() == files.to_text(GOLDEN[file]), (
-        "run `python -m tests.proto.golden`"
-    )
-
-
-def test_there_are_no_other_files() -> None:
+def test_files_match_the_messages() -> None:
+    """Otherwise run `python -m tests.proto.golden`."""
     assert {path.stem for path in files.FOLDER.glob("*.json")} == set(GOLDEN)
+    for file, messages in GOLDEN.items():
+        assert (files.FOLDER / f"{file}.json").read_text() == files.to_text(messages), file
 
 
 def test_every_field_of_the_contract_is_set_in_a_message() -> None:

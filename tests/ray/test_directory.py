@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
-import threading
 import urllib.request
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
@@ -16,10 +13,8 @@ import pytest
 from logitport import ServerUnavailable
 from logitport.servers.targets import AddressList, source_of
 from logitport_fleet.directory import METRICS_LABEL, PATH, Directory, document
-from logitport_server.http_pages import bounded_http
-from logitport_server.processes.report import Report
+from logitport_server.processes.server_report import Report
 from tests.certificates import Authority
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,14 +75,6 @@ def test_other_paths(directory: Directory) -> None:
         refused.value.close()
 
 
-def test_idle_connections_do_not_delay_others(directory: Directory) -> None:
-    directory.publish(document(READY))
-    idle = [socket.create_connection(("127.0.0.1", directory.server_port)) for _ in range(30)]
-    assert len(get(url(directory))) == 2
-    for connection in idle:
-        connection.close()
-
-
 def test_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.issue_server()
@@ -100,34 +87,3 @@ def test_over_tls(tmp_path: Path) -> None:
         assert len(get(url(opened, "https"), context=trusting)) == 2
     finally:
         opened.close()
-
-
-def test_slow_clients_do_not_keep_their_places(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte ends a wait, so only a limit of the whole connection helps."""
-    monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
-    directory.publish(document(READY))
-    slow = [socket.create_connection(("127.0.0.1", directory.server_port)) for _ in range(64)]
-    ended = threading.Event()
-
-    def send() -> None:
-        while not ended.wait(0.1):
-            for connection in slow:
-                with suppress(OSError):
-                    connection.send(b"G")
-
-    sending = threading.Thread(target=send)
-    sending.start()
-    try:
-        wait_until(lambda: answers(directory))
-    finally:
-        ended.set()
-        sending.join()
-        for connection in slow:
-            connection.close()
-
-
-def answers(directory: Directory) -> bool:
-    try:
-        return len(get(url(directory))) == 2
-    except OSError:
-        return False

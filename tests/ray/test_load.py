@@ -1,4 +1,4 @@
-"""The load of a real server, from its metrics."""
+"""The load of a server from its metrics, and the mean time of steps from counters that start again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from logitport import Client, Request
-from logitport_fleet.load import parse_load, read_load
-from logitport_server.processes.report import ServerLoad
+from logitport_fleet.load import MeanStepTime, parse_load, read_load
+from logitport_server.processes.server_report import ServerLoad
 from tests.conftest import free_address
 
 if TYPE_CHECKING:
@@ -46,3 +46,22 @@ def test_metrics() -> None:
     assert parse_load("") == ServerLoad()
     with pytest.raises(ValueError, match=r".+"):
         parse_load("logitport_sessions {")
+
+
+def test_the_mean_of_the_window() -> None:
+    times = MeanStepTime()
+    times.add({0: ServerLoad(1, 100, 1.0), 1: ServerLoad(1, 0, 0.0)}, 0.0)
+    assert times.mean_seconds == 0
+    times.add({0: ServerLoad(1, 110, 1.5), 1: ServerLoad(1, 10, 0.1)}, 5.0)
+    times.add({0: ServerLoad(1, 120, 2.0), 1: ServerLoad(1, 20, 0.2)}, 10.0)
+    assert round(times.mean_seconds, 9) == 1.2 / 40
+    times.add({0: ServerLoad(1, 120, 2.0), 1: ServerLoad(1, 20, 0.2)}, 20.0)
+    assert times.mean_seconds == 0
+
+
+def test_a_server_that_was_replaced_counts_from_its_next_report() -> None:
+    times = MeanStepTime()
+    times.add({0: ServerLoad(1, 1000, 10.0)}, 0.0)
+    times.add({0: ServerLoad(1, 10, 0.1)}, 1.0)
+    times.add({0: ServerLoad(1, 20, 0.3)}, 10.0)
+    assert round(times.mean_seconds, 9) == 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +14,6 @@ from logitport_server.config import ServerConfig
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.worker import start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import RunningServer
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_custom_logit_processor": True, "isolation": "none"}])
@@ -33,9 +28,7 @@ def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(start, "contain", contain)
     config = ServerConfig(enable_custom_logit_processor=True, layers=["limits=off", "seccomp=required"])
-    with pytest.raises(
-        StartupError, match=r"(?s)host's files.*--isolation none runs them in the processes of their callers"
-    ):
+    with pytest.raises(StartupError, match=r"(?s)host's files.*--isolation none"):
         executor_choice.choose_executor(config)
 
 
@@ -47,8 +40,3 @@ def test_every_interpreter_of_workers_is_probed(monkeypatch: pytest.MonkeyPatch)
     config = ServerConfig(enable_custom_logit_processor=True, worker_python=["3.12=/a/python3.12"])
     with pytest.raises(StartupError, match=f"{re.escape(sys.executable)} /a/python3.12$"):
         executor_choice.choose_executor(config)
-
-
-def test_a_python_that_cannot_run_workers(start_server: Callable[..., RunningServer]) -> None:
-    with pytest.raises(AssertionError, match=r"/nowhere/python.* cannot run workers.*; install logitport"):
-        start_server("--enable-custom-logit-processor", "--worker-python", "3.12=/nowhere/python")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport_testing.runner import Batch, Place
+    from logitport_testing.runner import Batch, Where
 
 VOCAB = 8
 ZEROS = np.zeros((3, VOCAB), np.float32)
@@ -135,8 +135,9 @@ class Mistaken(EditProcessor):
             edits.extend(cached)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["here", "worker"])
-def test_an_invalid_edit_has_the_line_that_made_it(place: Place) -> None:
+def test_an_invalid_edit_has_the_line_that_made_it(place: Where) -> None:
     with open_runner(place) as runner:
         for mistake in ("deny", "allow", "bias", "bitmask", "force", "third", "extend"):
             batch = runner.open(VOCAB)

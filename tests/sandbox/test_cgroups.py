@@ -155,7 +155,7 @@ def test_real_workers_are_moved(root: Path, proc: Path) -> None:
         executor.ready()
         shipped = payload.parse(payload.dumps(Nothing))
         domain = TrustDomain("engine", Party("engine"), shipped.digest)
-        dialect: Any = executor.host(Source(shipped.digest, payload=shipped, domain=domain))
+        dialect: Any = executor.load(Source(shipped.digest, payload=shipped, domain=domain))
         (path,) = cgroups.path.glob("worker-*")
         assert Path(f"/proc/{(path / 'cgroup.procs').read_text()}/stat").exists()
         dialect.worker.process(60.0).kill()

@@ -1,6 +1,5 @@
 """The preloaded parent and its workers: how a worker starts, works and ends."""
 
-import ctypes
 import errno
 import os
 import re
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,8 @@ import torch
 from logitport.system.installation import how_to_install
 from logitport_sandbox import LAYER_NAMES, SandboxError, launch
 from logitport_sandbox.interpreter import readable_paths
+from tests.processes import has_ended
+from tests.waiting import wait_until
 
 SECONDS = 60.0
 
@@ -33,7 +33,7 @@ def inside():
         descriptors.append(descriptor)
     null = os.stat("/dev/null").st_rdev
     return {
-        "environment": sorted(os.environ),
+        "environment": dict(os.environ),
         "others": [number for number in descriptors if number > 2 and number != server.fileno()],
         "streams": [os.fstat(number).st_rdev == null for number in range(3)],
         "user": os.getresuid(),
@@ -48,8 +48,9 @@ fork(inside)
 
 def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     monkeypatch.setenv("A_SECRET", "of the server")
-    with run(AT_START) as program:
+    with run(AT_START, environment={"A_NAME": "its value"}) as program:
         state = program.receive()
+    assert state["environment"]["A_NAME"] == "its value"
     assert "A_SECRET" not in state["environment"]
     assert not [name for name in state["environment"] if name.startswith(("LOGITPORT", "PYTHONPATH", "LD_"))]
     assert state["others"] == []
@@ -57,11 +58,6 @@ def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     assert 0 not in state["user"]
     assert state["folder"]
     assert set(state["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
-
-
-def test_a_worker_has_the_given_variables(run):
-    with run("fork(lambda: os.environ['A_NAME'])", environment={"A_NAME": "its value"}) as program:
-        assert program.receive() == "its value"
 
 
 MANY_DESCRIPTORS = """
@@ -106,30 +102,18 @@ def test_torch_numpy_dill_and_shared_memory_work_inside(run):
         os.close(memory)
 
 
-THREADS = """
-import torch
-fork(torch.get_num_threads)
-"""
-
-
-@pytest.mark.slow
-def test_torch_uses_the_given_number_of_threads(run):
-    with run(THREADS, threads=1) as program:
-        assert program.receive() == 1
-
-
-KERNELS = """
-from logitport_server.worker.zygote import _preload
+OF_TORCH = """
+from logitport_server.worker.worker_zygote import _preload
 _preload([])
 import torch
-fork(torch.backends.cpu.get_cpu_capability)
+fork(lambda: [torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()])
 """
 
 
 @pytest.mark.slow
-def test_torch_detects_the_capabilities_of_this_cpu(run):
-    with run(KERNELS) as program:
-        assert program.receive() == torch.backends.cpu.get_cpu_capability()
+def test_torch_has_the_given_number_of_threads_and_detects_the_capabilities_of_this_cpu(run):
+    with run(OF_TORCH, threads=1) as program:
+        assert program.receive() == [1, torch.backends.cpu.get_cpu_capability()]
 
 
 CLOSED = """
@@ -199,18 +183,7 @@ def test_a_parent_ends_with_its_server(need_layers, tmp_path):
     output = tmp_path / "output"
     with output.open("w") as file:
         assert subprocess.run([sys.executable, "-c", SERVER], stdout=file, check=False).returncode == -signal.SIGKILL
-    parent = int(output.read_text())
-    deadline = time.monotonic() + SECONDS
-    while _is_running(parent):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until(lambda: has_ended(int(output.read_text())))
 
 
 DEVICE = """
@@ -243,17 +216,17 @@ RAISES = """
 def inside():
     raise SystemExit("no")
 
-worker = parent.fork(inside, WorkerLimits())
-send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
-worker = parent.fork(lambda: None, WorkerLimits())
-send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
+import ctypes
+
+for function in (inside, lambda: ctypes.string_at(0), lambda: None):
+    worker = parent.fork(function, WorkerLimits())
+    send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 
 
-def test_an_exception_in_a_worker_ends_only_that_worker(run):
+def test_an_exception_or_a_crash_ends_only_its_worker(run):
     with run(RAISES) as program:
-        assert program.receive() == 1
-        assert program.receive() == 0
+        assert [program.receive() for _ in range(3)] == [1, -signal.SIGSEGV, 0]
 
 
 BROKEN_LAYER = """
@@ -301,7 +274,7 @@ def test_a_python_below_tmp_is_readable_and_not_writable(run, monkeypatch):
         Path(folder).chmod(0o755)
         Path(folder, "installed.txt").write_text("here")
         monkeypatch.setattr(
-            "logitport_sandbox.launcher.readable_paths", lambda python: (*readable_paths(python), folder)
+            "logitport_sandbox.parent_launch.readable_paths", lambda python: (*readable_paths(python), folder)
         )
         with run(BELOW_TMP) as program:
             found, number = program.receive()
@@ -324,10 +297,3 @@ def test_a_python_that_cannot_run_workers(tmp_path):
     advice = f"install logitport for it {how_to_install('server')}, or name another Python"
     with pytest.raises(SandboxError, match=re.escape(f"No module named 'logitport_sandbox'; {advice}")):
         launch(str(bare), [])
-
-
-def test_a_worker_that_crashes_in_c(run):
-    code = "import ctypes\nworker = fork(lambda: ctypes.string_at(0))\nsend(os.waitpid(worker.pid, 0)[1])"
-    with run(code) as program:
-        assert program.receive() == signal.SIGSEGV
-    assert ctypes.string_at(b"here") == b"here"

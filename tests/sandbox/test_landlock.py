@@ -1,12 +1,11 @@
 """The rights that are denied with each version of Landlock: only rights that the version has."""
 
-import errno
 import os
 
 import pytest
 
-from logitport_sandbox import LAYER_NAMES, linux
-from logitport_sandbox.landlock import Landlock
+from logitport_sandbox import linux
+from logitport_sandbox.layers.landlock import Landlock
 from logitport_sandbox.plan import SandboxPlan, WorkerLimits
 
 # Rights on files, on TCP, and scopes.
@@ -21,7 +20,6 @@ DENIED = {
     99: (0xFFFF, 0b11, 0b11),
 }
 READ_FILE, READ_FOLDER, READ_AND_WRITE = 0x4, 0xC, 0x6
-IOCTL_DEV = 0x8000
 EXECUTE_AND_NODES = 0x1 | 0x40 | 0x800
 
 
@@ -53,6 +51,9 @@ class Kernel:
         self.restricted = True
 
 
+IOCTL_DEV = 0x8000
+
+
 @pytest.mark.parametrize("version", DENIED)
 def test_the_rules_for_each_version(monkeypatch, version):
     kernel = Kernel(monkeypatch, version)
@@ -65,72 +66,11 @@ def test_the_rules_for_each_version(monkeypatch, version):
     assert kernel.allowed == {"/usr/lib": READ_FOLDER, "/etc/passwd": READ_FILE} | devices | private
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(kernel.ruleset)
-
-
-@pytest.mark.parametrize("version", DENIED)
-def test_the_rules_with_devices_and_without_namespaces(monkeypatch, version):
-    kernel = Kernel(monkeypatch, version)
+    kernel.allowed.clear()
     Landlock().apply(SandboxPlan(frozenset({"namespaces"}), (), ("/dev/full",), b""), WorkerLimits())
-    assert kernel.allowed["/dev/full"] == READ_AND_WRITE | (IOCTL_DEV & DENIED[version][0])
+    assert kernel.allowed["/dev/full"] == READ_AND_WRITE | (IOCTL_DEV & files)
     assert kernel.allowed["/proc"] == READ_FOLDER | 0x2
-    assert "/tmp" not in kernel.allowed
-
-
-# A worker with Landlock as its only layer, and a simulated older version of Landlock.
-INSIDE = """
-import fcntl, tempfile
-from logitport_sandbox import linux
-
-linux.landlock_version = lambda: {version}
-_, path = tempfile.mkstemp()
-parent_pid = os.getpid()
-
-def error_of(call):
-    try:
-        call()
-    except OSError as error:
-        return error.strerror
-
-def listen():
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-
-def ioctl():
-    with open("/dev/zero") as device:
-        fcntl.ioctl(device, 0x5401)  # TCGETS
-
-def inside():
-    return dict(
-        read=error_of(lambda: open("/etc/passwd")),
-        truncate=error_of(lambda: os.truncate(path, 0)),
-        listen=error_of(listen),
-        ioctl=error_of(ioctl),
-        signal=error_of(lambda: os.kill(parent_pid, 0)),
-    )
-
-worker = fork(inside)
-os.waitpid(worker.pid, 0)
-os.unlink(path)
-send("cleaned up")
-"""
-REFUSED, NOT_PERMITTED, NO_TERMINAL = (os.strerror(number) for number in (errno.EACCES, errno.EPERM, errno.ENOTTY))
-
-
-@pytest.mark.parametrize("version", [version for version in DENIED if version < 99])
-def test_each_version_stops_its_attempts(run, need_layers, version):
-    need_layers("landlock")
-    if linux.landlock_version() < version:
-        pytest.skip(f"this kernel has version {linux.landlock_version()}")
-    with run(INSIDE.format(version=version), without=tuple(set(LAYER_NAMES) - {"landlock"})) as program:
-        received = program.receive()
-        assert program.receive() == "cleaned up"
-    assert received == {
-        "read": REFUSED,
-        "truncate": REFUSED if version >= 3 else None,
-        "listen": REFUSED if version >= 4 else None,
-        "ioctl": REFUSED if version >= 5 else NO_TERMINAL,
-        "signal": NOT_PERMITTED if version >= 6 else None,
-    }
+    assert kernel.allowed.keys() - {"/dev/full", "/proc"} == devices.keys()
 
 
 def test_a_failure_names_the_call_and_the_path(tmp_path):

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from logitport_sandbox.seccomp import compile_filter
-from logitport_sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
+from logitport_sandbox.layers.seccomp import compile_filter
+from logitport_sandbox.layers.system_calls import AUDIT_ARCHITECTURES, numbers
 
 ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
 EPERM, ENOSYS = 0x0005_0000 | errno.EPERM, 0x0005_0000 | errno.ENOSYS

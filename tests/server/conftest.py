@@ -33,7 +33,7 @@ from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session.dialects import Dialect, RequestContext, make_dialect
 from logitport_session.engine_session import session_admissions, session_steps
-from logitport_session.engine_session.session import EngineSession
+from logitport_session.engine_session.engine_session import EngineSession
 from logitport_session.processor_sources.source import Source
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 
@@ -289,7 +289,8 @@ class Engine:
         for name, column in columns.items():
             setattr(frame, name, column)
         reply = processing_pb2.StepEdits()
-        session_steps.step(self.session, frame, reply)
+        data = processing_pb2.SessionRequest(seq=1, step=frame).SerializeToString()
+        session_steps.step(self.session, frame, data, reply)
         for known, ids in new.items():
             known.history += ids
         return reply

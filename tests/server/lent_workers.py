@@ -10,13 +10,13 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logitport import History, payload
+from logitport import EditProcessor, EditRequest, History, RowEdits, payload
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
 from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.front_door.worker_service.lending_service import LendingService
-from logitport_server.principal_process import messages
+from logitport_server.principal_process import process_messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
@@ -29,6 +29,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from logitport_server.executors.base import Executor
     from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class StartedPrincipal:
         os.close(reading)
         pidfd = os.pidfd_open(self._sleeping.pid)
         self.process = events.call(RunningProcess, name, ours, pidfd, self._sleeping.pid, lifeline, handlers)
-        self._channel = Channel(theirs, messages.TO_PROCESS, is_of_process=True)
+        self._channel = Channel(theirs, process_messages.TO_PROCESS, is_of_process=True)
         self.link = Link(self._channel)
         self._running = threading.Thread(target=self.link.run, daemon=True)
 
@@ -134,12 +135,19 @@ class Lender:
         self.events.close()
 
 
+class CountsTokens(EditProcessor):
+    """Its state is a function of the history."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.bias([0], [float(len(request.history))])
+
+
 class Held:
     """A processor that a session holds, with one request."""
 
-    def __init__(self, executor: LentExecutor, principal: str, code: Any, tenant: str = "") -> None:
+    def __init__(self, executor: Executor, principal: str, code: Any, tenant: str = "") -> None:
         self.source = source_of(code, principal, tenant)
-        self.dialect: Any = executor.host(self.source)
+        self.dialect: Any = executor.load(self.source)
         self.state = self.dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {})
 
     def step(self) -> float:

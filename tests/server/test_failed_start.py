@@ -1,4 +1,4 @@
-"""A server that cannot start leaves nothing behind."""
+"""A server that cannot start leaves nothing behind, and keeps the choice of kernels of its program."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport import InvalidArgument, ops
 from logitport_server.config import ServerConfig
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.server import Server
@@ -21,6 +22,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 # Others, such as gRPC's, belong to the process and stay.
 _PREFIX = "logitport-"
@@ -64,6 +66,7 @@ def fail(config: ServerConfig) -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
 @pytest.mark.parametrize("option", ["listen", "metrics_listen"])
+@pytest.mark.slow
 def test_a_port_in_use(option: str, taken: str, folder: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "listen": "127.0.0.1:0",
@@ -87,3 +90,28 @@ def test_a_store_that_cannot_be_opened(folder: Path) -> None:
         Server(ServerConfig(listen="127.0.0.1:0", store="/dev/null/store"))
     wait_until(lambda: threads() <= before, lambda: f"{threads()} run, before: {before}")
     assert not list(folder.iterdir())
+
+
+# It reads the choice of kernels, and then ends, because its store cannot be opened.
+ENDS = ServerConfig(listen="127.0.0.1:0", store="/dev/null/store")
+
+
+@pytest.fixture(autouse=True)
+def restore() -> Iterator[None]:
+    yield
+    ops.configure("all")
+
+
+def test_a_server_keeps_the_choice_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops.configure("none")
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "all")
+    with pytest.raises(StartupError):
+        Server(ENDS)
+    assert ops.current().choose("cpu") == ("native", "custom_ops is none")
+
+
+def test_a_server_refuses_an_invalid_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops.configure("none")
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
+    with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS is 'apply_edits'"):
+        Server(ENDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import Float, TensorProcessor, payload
-from logitport_builtins.programs.files import BUILTIN_PROGRAMS
+from logitport_builtins.programs.builtin_programs import BUILTIN_PROGRAMS
 from logitport_programs.capturing import capture
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ import dill
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor
+from logitport import Client, CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from tests.engine_stubs import importable_stubs
-from tests.stored.__main__ import payloads
 from tests.stored.decoding import PROMPT, STEPS, rows_of, sample_logits
 from tests.stored.reading import VERSIONS, each, skip_other_python
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logitport import Client
     from tests.conftest import RunningServer
 
 # The dialects that `from_str` loads. A string written by SGLang has no dialect.
@@ -81,7 +78,6 @@ def test_the_string_for_sglangs_engine_is_unchanged(version: Path) -> None:
 )
 def test_a_stored_signature_is_still_valid(
     start_server: Callable[..., RunningServer],
-    connect: Callable[..., Client],
     tmp_path: Path,
     folder: Path,
 ) -> None:
@@ -90,14 +86,7 @@ def test_a_stored_signature_is_still_valid(
     keys = tmp_path / "keys"
     keys.mkdir()
     shutil.copy(folder / "team.pub", keys)
-    client = connect(start_server("--enable-custom-logit-processor", "--trusted-keys", str(keys)))
-    assert client.register(case["serialized"], name=case["name"]).names == (case["name"],)
-    for processor in (case["serialized"], case["name"]):
-        assert rows_of(client, [(processor, case["params"])]) == case["rows"]
-
-
-def test_the_writer_still_creates_these_payloads() -> None:
-    """Runs the writer without a server, so that changes which break it are found before a release."""
-    with importable_stubs():
-        names = {name for name, *_ in payloads()}
-    assert names >= {file.stem for file in (VERSIONS[-1] / "payloads").iterdir()}
+    with Client(start_server("--enable-custom-logit-processor", "--trusted-keys", str(keys)).target) as client:
+        assert client.register(case["serialized"], name=case["name"]).names == (case["name"],)
+        for processor in (case["serialized"], case["name"]):
+            assert rows_of(client, [(processor, case["params"])]) == case["rows"]

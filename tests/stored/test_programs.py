@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from logitport import payload
 from logitport_programs.program import Program
 from logitport_programs.verifier import verify
 from tests.stored.decoding import rows_of
-from tests.stored.programs import programs
-from tests.stored.reading import VERSIONS, each
+from tests.stored.reading import each
 
 if TYPE_CHECKING:
     from logitport import Client
@@ -36,9 +34,3 @@ def test_a_stored_program_is_verified_and_has_the_same_bytes(case: dict[str, Any
 def test_a_stored_program_returns_the_same_rows(client: Client, case: dict[str, Any], side: str) -> None:
     rows = rows_of(client, [(case["serialized"], case["params"])], programs=side)
     np.testing.assert_allclose(rows, case["rows"], **TOLERANCE)
-
-
-@pytest.mark.slow
-def test_the_writer_still_creates_these_programs() -> None:
-    assert {name for name, *_ in programs()} >= {file.stem for file in (VERSIONS[-1] / "programs").iterdir()}
-    assert json.loads((VERSIONS[-1] / "programs" / "constants.json").read_text())["rows"]

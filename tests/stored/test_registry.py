@@ -67,9 +67,10 @@ def seen(registry: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def principal(opened: RunningServer, connect: Callable[..., Client], seen: dict[str, Any]) -> Client:
+def principal(opened: RunningServer, seen: dict[str, Any]) -> Iterator[Client]:
     """A client with that principal's token."""
-    return connect(opened, token=seen["token"])
+    with Client(opened.target, token=seen["token"]) as client:
+        yield client
 
 
 def test_every_processor_is_described_as_before(principal: Client, seen: dict[str, Any]) -> None:

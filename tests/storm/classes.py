@@ -10,6 +10,7 @@ from benchmarks.hostile.attackers import processors
 
 from logitport import CustomLogitProcessor, EditProcessor, Float, TensorProcessor
 from logitport.shipping import serialize
+from tests.toy_processors import AddCallCount
 
 if TYPE_CHECKING:
     import torch
@@ -55,16 +56,6 @@ class Scale(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for row, params in enumerate(custom_param_list):
             logits[row] *= params["factor"]
-        return logits
-
-
-class AddCallCount(CustomLogitProcessor):
-    """Reads logits, and keeps a state that does not follow from the history."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        for row, params in enumerate(custom_param_list):
-            params["calls"] = params.get("calls", 0) + 1
-            logits[row] += params["calls"]
         return logits
 
 

@@ -18,9 +18,13 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+
+from tests.storm import near_tests
+from tests.tiers import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +48,7 @@ _MODULES = {
         "server/logitport_session/trust/*.py",
     ],
     "registry": ["server/logitport_server/registry/*.py", "server/logitport_server/registry/stores/*.py"],
-    "quota": ["server/logitport_server/access/*.py", "server/logitport_server/principal_process/limits.py"],
+    "quota": ["server/logitport_server/access/*.py", "server/logitport_server/principal_process/kernel_limits.py"],
     "wire": [
         "client/logitport/system/*frames.py",
         "client/logitport/session/transports/*.py",
@@ -54,8 +58,7 @@ _MODULES = {
     ],
     "worker": ["server/logitport_server/executors/**/*.py", "server/logitport_server/worker/*.py"],
 }
-_FAST = "not slow and not peers and not engines and not fleet"
-_PYTEST = ["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", _FAST]
+_PYTEST = ["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", FAST]
 _NEAR_SECONDS, _SUITE_SECONDS, _STORM_SECONDS = 900, 3600, 600
 _PIECES = 4  # of the storm's time, each with a seed of its own: a finding ends the search
 
@@ -104,11 +107,11 @@ def draw(seed: int, count: int) -> list[Mutant]:
         topic = list(_MODULES)[number % len(_MODULES)]
         while True:
             path = random.choice(_files(topic))
-            places = _places(path)
-            if not places:
+            found = places(ROOT / path)
+            if not found:
                 continue
-            line, _ = place = random.choice(sorted(places))
-            operator, occurrence = random.choice(places[place])
+            line, _ = place = random.choice(sorted(found))
+            operator, occurrence = random.choice(found[place])
             mutant = _with_lines(Mutant(topic, path, line, operator, occurrence))
             if mutant is not None and mutant not in drawn:
                 drawn.append(mutant)
@@ -122,12 +125,13 @@ def _files(topic: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found for _ in path.read_text().splitlines())
 
 
-def _places(path: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
+@cache
+def places(path: Path) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """The operators, with the number of the place, by the line and column of each place."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path  # type: ignore[import-not-found]
     from cosmic_ray.plugins import get_operator, operator_names  # type: ignore[import-not-found]
 
-    tree, found = get_ast_from_path(ROOT / path), defaultdict(list)
+    tree, found = get_ast_from_path(path), defaultdict(list)
     for name in operator_names():
         operator_class = get_operator(name)
         if operator_class.arguments():
@@ -143,23 +147,33 @@ def _with_lines(mutant: Mutant) -> Mutant | None:
     """Return the mutant with its lines; None if it does the same as the original."""
     before = (ROOT / mutant.path).read_text()
     after = mutant.text()
-    try:
-        if _without_annotations(before) == _without_annotations(after):
-            return None
-    except SyntaxError:
+    if not changes_code(before, after):
         return None
     at = mutant.line - 1
     was, becomes = before.splitlines()[at].strip(), after.splitlines()[at].strip()
     return Mutant(**{**asdict(mutant), "was": was, "becomes": becomes})
 
 
+def changes_code(before: str, after: str) -> bool:
+    """Whether two sources differ in more than annotations, and the second one can be compiled."""
+    try:
+        return _without_annotations(before) != _without_annotations(after)
+    except SyntaxError:
+        return False
+
+
 def _without_annotations(source: str) -> str:
     tree = ast.parse(source)
+    remove_annotations(tree)
+    return ast.dump(tree)
+
+
+def remove_annotations(tree: ast.AST) -> None:
+    """Replace all annotations by None."""
     for node in ast.walk(tree):
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
                 setattr(node, field, ast.Constant(None))
-    return ast.dump(tree)
 
 
 def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
@@ -168,7 +182,8 @@ def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
     original = path.read_text()
     try:
         path.write_text(mutant.text())
-        for tests, seconds in ((_nearest(mutant), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)):
+        suites = [(near_tests.importing(ROOT, mutant.path), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)]
+        for tests, seconds in suites:
             if tests and not _passes([*_PYTEST, *tests], seconds):
                 return {"killed": "tests", "by": tests}
         for piece in range(_PIECES):
@@ -179,15 +194,6 @@ def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
         return {"killed": ""}
     finally:
         path.write_text(original)
-
-
-def _nearest(mutant: Mutant) -> list[str]:
-    """The test files that import the module."""
-    *folders, name = Path(mutant.path).with_suffix("").parts[1:]
-    package = ".".join(folders)
-    pattern = rf"{package}\.{name}\b|from {package} import .*\b{name}\b"
-    command = ["git", "grep", "-l", "-E", pattern, "--", "tests/*test_*.py"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 
 
 def _passes(module: list[str], seconds: float) -> bool:

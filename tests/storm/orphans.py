@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tests.processes import PROC
-from tests.storm.server import Process
+from tests.storm.server import Process, stat
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -17,17 +21,25 @@ def adopt(adopts: bool) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
+def collect(others: Collection[Process]) -> None:
+    """Wait for all children of this process but these, until each has ended."""
+    for pid in _child_ids() - {process.pid for process in others}:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
 def children() -> set[Process]:
     """The children of this process that run, without those of multiprocessing."""
+    return {process for process in map(Process.of, _child_ids()) if process is not None}
+
+
+def _child_ids() -> set[int]:
+    """The numbers of the children of this process, also of those that have ended, without those of multiprocessing."""
     found = set()
     for name in os.listdir(PROC):
-        with suppress(OSError):
-            if name.isdecimal() and _parent(name) == os.getpid():
-                command = (PROC / name / "cmdline").read_bytes()
-                if b"multiprocessing." not in command and (process := Process.of(int(name))):
-                    found.add(process)
+        with suppress(OSError):  # it is not there any more
+            if not name.isdecimal() or int(stat(int(name))[1]) != os.getpid():
+                continue
+            if b"multiprocessing." not in (PROC / name / "cmdline").read_bytes():
+                found.add(int(name))
     return found
-
-
-def _parent(pid: str) -> int:
-    return int((PROC / pid / "stat").read_text().rpartition(")")[2].split()[1])

@@ -14,13 +14,12 @@ _MANY = 1_000_000
 _MAX_SESSIONS = 20
 
 
-def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
+def draw(seed: int, seconds: float) -> Script:
     """Return the script of a seed.
 
     Args:
         seed: of all random choices.
         seconds: duration of the run.
-        max_events: the first events are kept, at most so many.
     """
     random = Random(seed)
     servers = random.choice([1, 2, 2])
@@ -69,4 +68,4 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
         drawn = kind_of(name).draw(Random(f"{seed} {name}"), seconds, servers=servers, **given)
         events += [{"actor": name, **event} for event in drawn]
     events.sort(key=lambda event: event["at"])
-    return Script(world, events[:max_events])
+    return Script(world, events)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Row = NDArray[np.float32]
-_MAX_TOP_K = 1024
 # Sums of probabilities in float32 differ by their order.
 _ROUNDING = 1e-5
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _GRACE_SECONDS = 150.0
 _PROGRESS_SECONDS = 15.0
 _TAIL_SECONDS = 1.0  # after the last event
 _EXIT_SECONDS = 10.0
+_say = partial(print, flush=True)
 _PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.client.session_opening", "tests.storm.run"]
 
 
@@ -54,8 +56,8 @@ class Report:
 class Run:
     """One run of a script."""
 
-    def __init__(self, script: Script, say: Callable[[str], None] = print) -> None:
-        self._script, self._say = script, say
+    def __init__(self, script: Script) -> None:
+        self._script = script
         self._records: list[Record] = []
         self._counts: Counter[str] = Counter()
         self._load = Load()
@@ -67,6 +69,7 @@ class Run:
         self._killed: list[Any] = []
         self._setting: Setting
         self._begun = 0.0
+        self._judged = 0
 
     def run(self) -> Report:
         """Run all events, wait for the ends of all actors, and stop the servers."""
@@ -120,7 +123,7 @@ class Run:
         self._start_process("control", control.measure, self._setting.targets, until)
         for thread in self._threads.values():
             thread.start()
-        self._collect(until)
+        self._collect(until, world)
         for name, thread in self._threads.items():
             thread.join(max(0.0, until + _GRACE_SECONDS - time.monotonic()))
             if thread.is_alive():
@@ -139,7 +142,7 @@ class Run:
         with self._lock:
             self._pipes[pipe] = self._processes[name]
 
-    def _collect(self, until: float) -> None:
+    def _collect(self, until: float, world: World) -> None:
         """Receive records until all actors have ended."""
         begun = said = time.monotonic()
         while self._pipes and time.monotonic() < until + _GRACE_SECONDS:
@@ -153,7 +156,8 @@ class Run:
                     self._ended(pipe)
             if time.monotonic() > said + _PROGRESS_SECONDS:
                 said = time.monotonic()
-                self._say(f"{said - begun:4.0f} s: {self._progress()}")
+                _say(f"{said - begun:4.0f} s: {self._progress()}")
+                self._say_suspects(world)
         for process in self._pipes.values():
             self._find("actor hangs", process.name)
 
@@ -176,6 +180,14 @@ class Run:
 
     def _find(self, kind: str, name: str, detail: str = "") -> None:
         self._receive({"kind": kind, "actor": name, "at": time.monotonic(), "event": {}, "detail": detail})
+
+    def _say_suspects(self, world: World) -> None:
+        """Print new records that look like findings. A break that is not noted yet may excuse some at the end."""
+        with self._lock:
+            records = self._records[self._judged :]
+            self._judged += len(records)
+        for record in Judge(list(world.hits), self._load, len(world.servers)).findings(records):
+            _say(f"suspect: {record}")
 
     def _progress(self) -> str:
         shown = ("events", "sessions", "steps", "rows", "reconnects")

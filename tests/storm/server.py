@@ -46,11 +46,10 @@ class Process(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> Process | None:
         """The process with this number, if there is one and it is not a zombie."""
-        try:
-            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        with suppress(OSError):
+            fields = stat(pid)
+            return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        return None
 
     @property
     def runs(self) -> bool:
@@ -64,8 +63,7 @@ class Process(NamedTuple):
             command = (PROC / str(self.pid) / "cmdline").read_bytes()
             if b"principal_process" in command:
                 return "principal"
-            parent = (PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()[1]
-            return "worker" if (PROC / parent / "cmdline").read_bytes() == command else "zygote"
+            return "worker" if (PROC / stat(self.pid)[1] / "cmdline").read_bytes() == command else "zygote"
         return "worker"  # it has ended
 
     @property
@@ -82,6 +80,11 @@ class Process(NamedTuple):
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             return f"{command}in {(folder / 'wchan').read_text()}"
         return "ended"
+
+
+def stat(pid: int) -> list[str]:
+    """The fields of a process after its name: state, parent, ... Raises OSError."""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 class StormServer:
@@ -152,12 +155,6 @@ class StormServer:
         self.seen.update(found)
         return found
 
-    def usage(self) -> Usage | None:
-        """What it uses now."""
-        with suppress(OSError, KeyError):
-            return Usage.of(self.pid)
-        return None
-
     def peaks(self) -> dict[str, int]:
         """The values of BOUNDS now."""
         roles = Counter(process.role for process in self.below())
@@ -172,8 +169,12 @@ class StormServer:
 
     def growth(self) -> str:
         """What it uses more than when it had started, if that is more than it may keep."""
-        usage, idle = self.usage(), self._idle
-        if usage is None or idle is None:
+        idle = self._idle
+        try:
+            usage = Usage.of(self.pid)
+        except (OSError, KeyError):
+            return ""
+        if idle is None:
             return ""
         processes = len(principal_processes(self.pid))
         excesses = {

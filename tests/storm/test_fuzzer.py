@@ -30,21 +30,24 @@ def test_the_programs_run() -> None:
         verify(Program.from_bytes(data)).check_width(24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(examples(600)))
 def test_drawn_programs(seed: int) -> None:
     """Random bytes draw larger programs, and more different requests, than Hypothesis does by itself."""
     TARGETS["drawn_program"](np.random.default_rng([seed]).bytes(4000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_valid_messages(name: str) -> None:
-    for data in CORPORA[name]:
+    for data in CORPORA[name][: examples(50)]:
         TARGETS[name](data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - {"drawn_program"}))
 def test_changed_messages(name: str) -> None:
-    for number in range(10 if name == "state" else MESSAGES):
+    for number in range(examples(10) if name == "state" else MESSAGES):
         data = fuzzer.message(name, Random(f"{name} {number}"))
         try:
             TARGETS[name](data)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.storm import mutants
+from tests.storm import mutants, near_tests
 from tests.storm.mutants import Mutant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MUTANT = Mutant("session", "server/logitport_session/requests/memory.py", 1, "core/AddNot", 0)
+MUTANT = Mutant("session", "server/logitport_session/requests/principal_memory.py", 1, "core/AddNot", 0)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.write_text("if True: pass")
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     monkeypatch.setattr(Mutant, "text", lambda _: "if not True: pass")
-    monkeypatch.setattr(mutants, "_nearest", lambda _: ["tests/near.py"])
+    monkeypatch.setattr(near_tests, "importing", lambda *_: ["tests/near.py"])
     return file
 
 
@@ -47,7 +47,7 @@ def test_a_change_of_annotations_alone_is_no_mutant() -> None:
 
 
 def test_the_nearest_tests_import_the_module() -> None:
-    assert "tests/server/session/test_memory.py" in mutants._nearest(MUTANT)
+    assert "tests/server/session/test_principal_memory.py" in near_tests.importing(mutants.ROOT, MUTANT.path)
 
 
 def test_mutants_are_drawn_from_a_seed() -> None:

@@ -98,6 +98,12 @@ def after_apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any, Any
     return plant
 
 
+def test_without_a_defect_sessions_in_this_process_equal_the_reference() -> None:
+    records = [each for each in run_engine() if each["kind"] != "wait"]
+    assert judged(records) == []
+    assert sum(record["counts"].get("rows", 0) for record in records if record["kind"] == "counts") > 100
+
+
 def test_a_wrong_row(after_apply: Any) -> None:
     def change(logits: Any, result: Any) -> None:
         row = np.asarray(logits)[-1]
@@ -129,9 +135,9 @@ def test_a_failed_request(after_apply: Any, monkeypatch: pytest.MonkeyPatch) -> 
     failing: list[Any] = []
     sent = PendingStep.__init__
 
-    def noted(self: Any, context: Any, content: Any) -> None:
+    def noted(self: Any, context: Any, content: Any, *rest: Any) -> None:
         failing[:] = content.handles
-        sent(self, context, content)
+        sent(self, context, content, *rest)
 
     monkeypatch.setattr(PendingStep, "__init__", noted)
     after_apply(fail)

@@ -1,8 +1,7 @@
-"""The reference against cases that were written by hand, and against the product in this process."""
+"""The reference against cases that were written by hand."""
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 import pytest
 
 from tests.storm import chains
-from tests.storm.actors.base import Records, Setting
-from tests.storm.actors.engine import Engine
 from tests.storm.reference import EDITING, READING, Context, Undecided, expected
 
 INF = float("inf")
@@ -97,15 +94,3 @@ def test_most_chains_change_rows() -> None:
             continue
         changed += not np.array_equal(row, after)
     assert changed > 120
-
-
-@pytest.mark.slow
-def test_sessions_in_this_process_equal_the_reference() -> None:
-    found: list[dict[str, Any]] = []
-    events = [{"actor": "engine-0", **event} for event in Engine.draw(Random(5), 20.0, embedded=True)]
-    for event in events:  # as fast as possible
-        event["at"] = 0.0
-    begun = time.monotonic()
-    Engine("engine-0", Setting([], {}, 2, 10, begun + 60), Records("engine-0", found.append)).run(events, begun)
-    assert [record for record in found if record["kind"] not in ("counts", "wait")] == []
-    assert sum(record["counts"].get("rows", 0) for record in found if record["kind"] == "counts") > 100

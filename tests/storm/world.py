@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,21 +82,8 @@ class World:
 
     def start(self) -> None:
         """Start all servers at the same time. Raises RuntimeError."""
-        failures: list[Exception] = []
-
-        def start(server: StormServer) -> None:
-            try:
-                server.start()
-            except RuntimeError as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=start, args=(server,)) for server in self.servers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(StormServer.start, self.servers))
         self._watcher.start()
 
     def write_tokens(self, without: str = "") -> None:
@@ -185,6 +173,7 @@ class World:
                     if process.runs:
                         os.kill(process.pid, signal.SIGKILL)
         orphans.adopt(False)
+        orphans.collect(self._before)
         if self.store_is_small:
             subprocess.run(["umount", "-l", self.store], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -30,6 +30,7 @@ def test_the_plugin_of_pytest_loads_only_itself() -> None:
     assert not {"hypothesis", "logitport_server"} & loaded
 
 
+@pytest.mark.slow
 def test_a_simulation_needs_no_hypothesis() -> None:
     loaded = loaded_by("from logitport_testing import ToyModel, simulate; simulate([], ToyModel(8), steps=1)")
     assert "logitport_testing.simulating.stepper" in loaded

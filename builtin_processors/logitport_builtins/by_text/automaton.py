@@ -15,7 +15,7 @@ class Automaton:
 
     Args:
         strings: none of them empty.
-        longest: bytes of the longest text that may complete a string. Longer rests are not kept: those of one string
+        longest: bytes of the longest text that may complete a string. Longer rests are not kept: the rests of a string
             would take the square of its length.
     """
 
@@ -49,7 +49,7 @@ class Automaton:
         return node, found
 
     def rests(self, node: int) -> set[bytes]:
-        """The texts of at most `longest` bytes that would complete a string of which a part was read."""
+        """The texts of at most `longest` bytes that would complete a string that was read in part."""
         found: set[bytes] = set()
         while node != ROOT:
             found.update(self._rests.get(node, ()))

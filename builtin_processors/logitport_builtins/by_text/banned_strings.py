@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class BannedStrings(TextProcessor):
     """Denies each id after which the text of the output would contain one of the strings, in whatever way it is split.
 
-    The text is that of the output's ids without special tokens, in bytes: upper and lower case differ, and a string may
+    The text has the output's ids without special tokens, in bytes: upper and lower case differ, and a string may
     begin or end inside an id. The prompt does not count.
 
     Parameters:
         banned_strings: list of at most 256 texts, none empty, of at most 16 KiB together.
-        tokenizer: optional, the operator's name of the tokenizer; by default that of the session, or the only one.
+        tokenizer: optional, the operator's name of the tokenizer; by default the session's, or the only one.
     """
 
     builtin_name = "banned_strings"

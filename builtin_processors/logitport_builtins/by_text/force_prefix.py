@@ -1,4 +1,4 @@
-"""`force_prefix`: a text with which the output begins."""
+"""`force_prefix`: the output begins with a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
     from logitport.tokenizers import Tokenizer
-    from logitport.tokenizers.texts import Texts
+    from logitport.tokenizers.token_bytes import Texts
 
 _MAX_BYTES = 4 << 10
 _MAX_PREFIXES = 64
@@ -28,14 +28,14 @@ _DIVERGED = -1
 
 
 class ForcePrefix(TextProcessor):
-    """Allows only ids with which the text of the output begins with the prefix, in whatever way the prefix is split.
+    """Allows only ids that keep the output a prefix of the text, or continue it, however the text is split.
 
     The text is what the tokenizer decodes from the output's ids without special tokens. The last id may go beyond the
     prefix. After that, nothing is changed. The prompt does not count.
 
     Parameters:
         force_prefix: a text of at most 4 KiB in UTF-8.
-        tokenizer: optional, the operator's name of the tokenizer; by default that of the session, or the only one.
+        tokenizer: optional, the operator's name of the tokenizer; by default the session's, or the only one.
 
     After a draft token that differs, rows are unchanged, because they are never sampled from. An accepted id that
     differs fails the request.
@@ -67,7 +67,7 @@ class ForcePrefix(TextProcessor):
 
 
 class Prefix:
-    """A text, and the ids that may stand at each of its places.
+    """A text, and the ids that may follow at each of its positions.
 
     Raises:
         InvalidArgument: the tokenizer cannot write the text.
@@ -77,10 +77,10 @@ class Prefix:
         self.length = len(text)
         self._text = text
         self.first, self.later = tokenizer.texts(first=True), tokenizer.texts()
-        self._ends: list[int] = []  # places within the text from which the rest can be written, the last first
-        for place in reversed(range(1, self.length)):
-            if any(map(len, self._find(place, self.later))):  # the first ones are enough
-                self._ends.append(place)
+        self._ends: list[int] = []  # positions within the text; ids can write the rest after them; the last first
+        for position in reversed(range(1, self.length)):
+            if any(map(len, self._find(position, self.later))):  # the first ones are enough
+                self._ends.append(position)
         if not len(self.next_ids(0)):
             raise InvalidArgument(
                 f"force_prefix: the tokenizer {tokenizer.name!r} has no ids for the text: give a text in its alphabet"
@@ -96,17 +96,17 @@ class Prefix:
         rest = self._text[done : done + len(text)]
         return done + len(rest) if text.startswith(rest) else _DIVERGED
 
-    def _find(self, place: int, texts: Texts) -> Iterator[NDArray[np.int32]]:
-        """Yield the ids that go beyond the text or end with it, and then those that end at each of its places."""
-        yield texts.starting_with(self._text[place:])
+    def _find(self, position: int, texts: Texts) -> Iterator[NDArray[np.int32]]:
+        """Yield the ids that go beyond the text or end with it, and then those that end at each of its positions."""
+        yield texts.starting_with(self._text[position:])
         for end in reversed(self._ends):
-            if end <= place:
+            if end <= position:
                 continue
-            starting = texts.starting_with(self._text[place:end])
+            starting = texts.starting_with(self._text[position:end])
             if not len(starting):
                 break
             # In the order of their bytes: those that are exactly this text come first.
-            longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - place), None)
+            longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - position), None)
             yield starting[:longer]
 
 

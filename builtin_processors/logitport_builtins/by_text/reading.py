@@ -36,7 +36,7 @@ def read_tokenizer_name(given: Params) -> str:
 
 
 def tokenizer_of(processor: str, request: EditRequest) -> Tokenizer:
-    """Return the request's tokenizer: that of the parameter `tokenizer`, or the session's.
+    """Return the tokenizer that the parameter `tokenizer` names, or the session's.
 
     Raises:
         InvalidArgument: there is no such tokenizer.

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class StopOn(TextProcessor):
     """Allows only end-of-sequence ids as soon as the text of the output contains one of the strings.
 
-    The text is that of `banned_strings`. The id that completes a string stays, with the text that it has after the
+    The text is as for `banned_strings`. The id that completes a string stays, with the text that it has after the
     string. The prompt does not count.
 
     Parameters:
         stop_on: list of at most 256 texts, none empty, of at most 16 KiB together.
-        tokenizer: optional, the operator's name of the tokenizer; by default that of the session, or the only one.
+        tokenizer: optional, the operator's name of the tokenizer; by default the session's, or the only one.
 
     The ids that end a sequence are the session's, or else those in the files next to the tokenizer.
     """

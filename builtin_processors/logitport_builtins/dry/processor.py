@@ -32,7 +32,7 @@ class DryRule(NamedTuple):
     Attributes:
         multiplier, base: the penalty is multiplier * base ** (length - allowed_length).
         allowed_length: shorter repetitions have no penalty.
-        window: number of last ids in which repetitions count.
+        window: number of last ids that repetitions are sought in.
         breakers: ids that end every repetition.
     """
 
@@ -66,7 +66,7 @@ class Dry(EditProcessor):
         dry_sequence_breaker_ids: optional list of token ids that end every repetition, such as the ids of newlines,
             colons and quotes.
 
-    The rule is that of llama.cpp's DRY sampler, with two differences. Sequence breakers are ids instead of texts,
+    The rule is as in llama.cpp's DRY sampler, with two differences. Sequence breakers are ids instead of texts,
     because there is no tokenizer here. A repetition of more than 128 ids counts as one of 128.
     """
 

@@ -1,4 +1,4 @@
-"""Finds the earlier places of a history that its end repeats, and for how many ids."""
+"""Finds the earlier positions of a history that its end repeats, and for how many ids."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Repetitions:
         self._matches = [_find(history)]
 
     def append(self, history: History) -> None:
-        """Follow a history to which one id was appended."""
+        """Follow a history after one id was appended."""
         earlier = self._matches[-1]
         positions = _positions_of_last(history)
         # Of all positions: a search in the sorted positions takes ten times as long if there are many.
@@ -60,7 +60,7 @@ class Repetitions:
             del self._matches[: len(self._matches) // 2]
 
     def rewind(self, history: History, removed: int) -> None:
-        """Follow a history from which the last `removed` ids were cut off."""
+        """Follow a history after its last `removed` ids were cut off."""
         if removed < len(self._matches):
             del self._matches[len(self._matches) - removed :]
         else:
@@ -73,7 +73,7 @@ class Repetitions:
 
         Args:
             history: the history.
-            window: number of last ids in which sequences count.
+            window: number of last ids that sequences are sought in.
             breaker: position of the last id that no sequence contains, or -1.
             minimum: the shortest length that counts.
 

@@ -1,4 +1,4 @@
-"""Computes the ids that the grammars of a step's rows allow next."""
+"""Makes the masks of a step: for each row, the ids that its grammar allows next."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.edits import RowEdits
-    from logitport_builtins.grammar.state import GrammarState
-    from logitport_builtins.grammar.tokenizers import GrammarTokenizer
+    from logitport_builtins.grammar.grammar_state import GrammarState
+    from logitport_builtins.grammar.grammar_tokenizer import GrammarTokenizer
 
 _MAX_THREADS = 16
 
@@ -130,5 +130,5 @@ def _add_mask(mask: NDArray[np.uint32], edits: RowEdits) -> None:
         return
     words = np.flatnonzero(mask)
     bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
-    places, in_word = bits.nonzero()
-    edits.allow(words[places] * 32 + in_word)
+    positions, in_word = bits.nonzero()
+    edits.allow(words[positions] * 32 + in_word)

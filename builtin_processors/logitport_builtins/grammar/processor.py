@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument, PayloadError, ProcessorFailed
 from logitport.processors import EditProcessor
-from logitport_builtins.grammar import tokenizers
-from logitport_builtins.grammar.compiled import compiled
+from logitport_builtins.grammar import grammar_tokenizer
+from logitport_builtins.grammar.compiled_grammar import compiled
+from logitport_builtins.grammar.grammar_spec import read_grammar
+from logitport_builtins.grammar.grammar_state import GrammarState
 from logitport_builtins.grammar.masks import add_allowed_ids
-from logitport_builtins.grammar.request_spec import read_grammar
-from logitport_builtins.grammar.state import GrammarState
 from logitport_builtins.grammar.trial import definition
 from logitport_builtins.params import check_in_vocabulary
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
-    from logitport_builtins.grammar.request_spec import GrammarSpec
+    from logitport_builtins.grammar.grammar_spec import GrammarSpec
 
 # After a slow step, so many further steps compute and measure their masks one by one.
 _MEASURED_STEPS = 32
 
 
 class Grammar(EditProcessor):
-    """Allows only ids with which the output can still become a text of the grammar. The prompt is ignored.
+    """Allows only ids after which the output can still become a text of the grammar. The prompt is ignored.
 
     If the output is a complete text, the end-of-sequence ids are allowed as well; if nothing can follow, only these.
     They are the session's, or else those in the files next to the tokenizer.
@@ -35,12 +35,12 @@ class Grammar(EditProcessor):
         json_schema: a JSON schema, as an object or as text; or one of these instead:
         json_object: true, for any JSON object,
         regex: a regular expression in the syntax of Rust's `regex` crate, which the whole output matches,
-        choice: a list of strings, one of which is the output, or
+        choice: a list of strings; the output is one of them; or
         ebnf: a grammar in GBNF, the EBNF that llama.cpp and xgrammar read; its first rule is `root`.
         disable_any_whitespace: optional, for JSON: true to forbid whitespace between its tokens.
         whitespace_pattern: optional, for JSON, instead of that: a regular expression for the whitespace.
         tokenizer: optional, the operator's name of the tokenizer; by default the session's `tokenizer_id`, or the only
-            tokenizer that is configured (`tokenizers.configure`).
+            tokenizer that is configured (`grammar_tokenizer.configure`).
 
     After a draft token that the grammar does not allow, rows are unconstrained, because they are never sampled from.
     An accepted id that the grammar does not allow fails the request.
@@ -57,7 +57,7 @@ class Grammar(EditProcessor):
         try:
             import llguidance  # noqa: F401
         except ImportError as error:
-            raise PayloadError(tokenizers.MISSING) from error
+            raise PayloadError(grammar_tokenizer.MISSING) from error
         self._measured_steps = 0
 
     @classmethod
@@ -72,7 +72,7 @@ class Grammar(EditProcessor):
     def start(self, request: EditRequest) -> None:
         """Match the output so far. Raises InvalidArgument, LimitExceeded."""
         spec = read_grammar(request.params, request.caller)
-        tokenizer = tokenizers.choose(spec.tokenizer or request.tokenizer_id)
+        tokenizer = grammar_tokenizer.choose(spec.tokenizer or request.tokenizer_id)
         check_in_vocabulary("grammar", [tokenizer.vocab_size - 1], request.vocab_size)
         eos_token_ids = request.eos_token_ids or tokenizer.eos_token_ids
         if not eos_token_ids:
@@ -117,7 +117,7 @@ class Grammar(EditProcessor):
 
 def _check(spec: GrammarSpec) -> None:
     if spec.tokenizer:
-        tokenizers.choose(spec.tokenizer)
+        grammar_tokenizer.choose(spec.tokenizer)
     definition(spec)
 
 

@@ -20,7 +20,7 @@ from logitport_builtins.grammar.fair_limiter import FairLimiter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_builtins.grammar.request_spec import GrammarSpec
+    from logitport_builtins.grammar.grammar_spec import GrammarSpec
 
 # Limits of llguidance. Its defaults let one mask take seconds and one grammar 250 MB; with these, 0.3 s and 20 MB.
 PARSER_LIMITS: Mapping[str, Any] = MappingProxyType(

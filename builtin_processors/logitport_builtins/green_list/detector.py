@@ -37,9 +37,9 @@ class GreenListDetection(NamedTuple):
 
 
 class GreenListDetector:
-    """Counts the green ids of texts that the processor `green_list` may have marked. Needs torch.
+    """Counts the green ids of texts that the processor `green_list` may have marked.
 
-    The scores are those of transformers 5.23's `WatermarkDetector`, with the seeding scheme "lefthash".
+    The scores equal those by transformers 5.23's `WatermarkDetector`, with the seeding scheme "lefthash".
     """
 
     def __init__(

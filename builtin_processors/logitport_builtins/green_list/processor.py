@@ -28,7 +28,7 @@ class GreenList(EditProcessor):
             of the logits. The detector needs the same number.
 
     The logits have the same bits as with transformers 5.23's `WatermarkLogitsProcessor` on the CPU with its seeding
-    scheme "lefthash". The green lists are those of torch's CPU generator, which torch does not promise to keep. The
+    scheme "lefthash". The green lists are permutations that torch 2.13 makes on the CPU; they are computed here. The
     other scheme, "selfhash", reads logits, and does not exist here.
 
     An edit, because the green list follows from the last id. It names a quarter of the vocabulary, so that the edits of
@@ -46,8 +46,6 @@ class GreenList(EditProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Read the parameters. Raises InvalidArgument."""
-        import torch  # noqa: F401 - takes a second, which a step must not wait for
-
         lists, bias = read(request.params)
         if lists.vocab_size > request.vocab_size:
             raise InvalidArgument(

@@ -35,7 +35,7 @@ class ContextHash:
         self._leaving = _SCALE * pow(_BASE, size - 1, _MASK + 1) & _MASK
 
     def roll(self, context: int, leaving_id: int, joining_id: int) -> int:
-        """The next context: removes `leaving_id` (0 if there is none) from the front and appends `joining_id`."""
+        """The next context: removes `leaving_id` (or 0) from the front and appends `joining_id`."""
         return (context * _BASE + joining_id * _SCALE - leaving_id * self._leaving) & _MASK
 
     def all(self, token_ids: NDArray[np.int32]) -> NDArray[np.uint64]:

@@ -30,7 +30,7 @@ class PythonNGramIndex(HistoryState):
     Keeps the positions of one history by their context, the `size - 1` ids before them.
 
     Look-ups use a hash of the context. The positions found are compared with the history, because hashes collide.
-    Appended ids go into a dictionary, the recent part, from which `rewind` removes them. When the recent part has grown
+    Appended ids go into a dictionary, the recent part. `rewind` removes them. When the recent part has grown
     to 1/32 of the frozen part, everything is frozen again in linear time. So the average time per id does not depend
     on the length.
 

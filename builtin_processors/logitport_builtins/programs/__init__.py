@@ -4,6 +4,6 @@ Capturing a program takes seconds and needs torch, so it is done once, by `make 
 canonical bytes, and a test captures them again.
 """
 
-from logitport_builtins.programs.files import BUILTIN_PROGRAMS, FOLDER, SUFFIX
+from logitport_builtins.programs.builtin_programs import BUILTIN_PROGRAMS, FOLDER, SUFFIX
 
 __all__ = ["BUILTIN_PROGRAMS", "FOLDER", "SUFFIX"]

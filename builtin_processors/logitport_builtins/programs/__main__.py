@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from logitport_builtins.programs.files import CLASSES, SUFFIX
+from logitport_builtins.programs.builtin_programs import CLASSES, SUFFIX
 from logitport_programs.capturing import capture
 
 

@@ -52,18 +52,18 @@ class TypicalP(TensorProcessor):
     params: ClassVar = {"typical_p": Float(gt=0, lt=1)}
 
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
-        """Sort by the distance, and deny ids behind the first one at which the sum is reached."""
+        """Sort by the distance, and deny the ids after the one that reaches the sum."""
         import torch
 
         scores = logits.float()
         log_probabilities = scores.log_softmax(-1)
         entropy = -(log_probabilities * log_probabilities.exp()).nansum(-1, keepdim=True)
-        ordered, places = torch.sort((-log_probabilities - entropy).abs())
-        sums = scores.gather(-1, places).softmax(-1).cumsum(-1)
+        ordered, order = torch.sort((-log_probabilities - entropy).abs())
+        sums = scores.gather(-1, order).softmax(-1).cumsum(-1)
         last = (sums < params.typical_p[:, None]).sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
         removed = ordered > ordered.gather(-1, last)
         removed[:, :1] = False
-        return logits.masked_fill(removed.scatter(-1, places, removed), -torch.inf)
+        return logits.masked_fill(removed.scatter(-1, order, removed), -torch.inf)
 
 
 class Epsilon(TensorProcessor):

@@ -22,7 +22,7 @@ class Temperature(TensorProcessor):
         temperature: a number of at least 0. Below 1e-5, only the id with the highest logit remains, the first one of
             equal ones: the engine then samples greedily at any temperature of its own.
 
-    The quotients are those of vLLM 0.33, and of transformers 5.23's `TemperatureLogitsWarper`, which refuses 0.
+    The quotients equal vLLM 0.33's, and those by transformers 5.23's `TemperatureLogitsWarper`, which refuses 0.
     """
 
     builtin_name = "temperature"

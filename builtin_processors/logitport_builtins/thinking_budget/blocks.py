@@ -1,4 +1,4 @@
-"""The positions at which thinking blocks were opened and closed in one history."""
+"""The positions where thinking blocks were opened and closed in one history."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NEVER = sys.maxsize  # a length that no history reaches
 
 
 class PythonThinkingBlocks(HistoryState):
-    """The blocks of one history. Forces the ids that close a block of which the budget is used up.
+    """The blocks of one history. Forces the ids that close a block when its budget is used up.
 
     A block is opened by the ids `start`, and closed by the ids `end`, with the id `newline` before them if it is cut
     short; None for no such id.
     """
 
-    # `_due`: the length of the history at which the open block has used up its budget.
+    # `_due`: the history's length when the open block has used up its budget.
     __slots__ = ("_budget", "_due", "_end", "_events", "_last_ids", "_newline", "_tags")
     advances = True
 
@@ -42,7 +42,7 @@ class PythonThinkingBlocks(HistoryState):
         # Each tag and its sign in `_events`. Longest first: if both tags end at the same id, the longer one counts.
         self._tags = sorted([(tuple(start), 1), (self._end, -1)], key=lambda tag: -len(tag[0]))
         self._last_ids = (start[-1], end[-1])  # any other id completes no tag
-        # The lengths of the history at which a tag was complete: positive for a start tag, negative for an end tag.
+        # The history's lengths when a tag was complete: positive for a start tag, negative for an end tag.
         # The leading 0 is never removed.
         self._events = array("q", [0, *_find_events(history, self._tags)])
         self._update()

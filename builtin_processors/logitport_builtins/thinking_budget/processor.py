@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.stateful import StatefulEditProcessor
 from logitport_builtins.params import check_in_vocabulary
 from logitport_builtins.thinking_budget.blocks import PythonThinkingBlocks, ThinkingBlocks
-from logitport_builtins.thinking_budget.limits import NO_LIMIT, ThinkingLimit, read_limit
+from logitport_builtins.thinking_budget.thinking_limit import NO_LIMIT, ThinkingLimit, read_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

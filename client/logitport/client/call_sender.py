@@ -1,4 +1,4 @@
-"""Unary calls of a client: their messages, the servers to which they are sent, and their errors."""
+"""Unary calls of a client: their messages, their servers, and their errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CallSender:
         """Send a call to any server, and return the reply. If it fails there, it may go to others.
 
         Raises:
-            LogitportError: the call failed at each server to which it may be sent, or the client is closed.
+            LogitportError: the call failed at each server that it may use, or the client is closed.
         """
         self.check_open()
         server = self.servers.any()
@@ -133,7 +133,7 @@ class CallSender:
     def _send_elsewhere(self, failed: ServerChannel, call: Call[Any]) -> Any:
         """Send a call that has failed at one server to others, until one replies."""
         backoff = Backoff(_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, seconds=min(_ELSEWHERE_SECONDS, self.timeout))
-        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
+        # Each server may refuse the token once: the servers of a fleet read changed tokens at different moments.
         refusals = 1
         while True:
             self.servers.refresh()

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from logitport.admin import ProcessorOutput
 from logitport.client.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
-from logitport.client.embedded import EmbeddedSender, is_embedded
+from logitport.client.embedded_server import EmbeddedSender, is_embedded
 from logitport.client.server_client import ServerClient
 from logitport.core import tensors
 from logitport.core.history import listed_ids
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.payload.signing import PathLike
-    from logitport.recording.options import Record
     from logitport.servers.channels import ServerChannel
     from logitport.servers.connection import Tls
     from logitport.servers.targets import Target
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from logitport.session.session import Session
     from logitport.shipping.calls import ApplyResult, LogitsT
     from logitport.shipping.request import ProcessorLike, ProcessorRef, Request
+    from logitport_recording.record_options import Record
 
 
 class Client:
@@ -56,8 +56,8 @@ class Client:
             returns addresses. A list that can change is read again when a server is lost or a session is opened, at
             most every 3 s. "embedded" is no server: see `embedded`.
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
-            LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else: an
-            address for which that does not hold is refused.
+            LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else: any
+            other address is refused.
         tls: settings of an encrypted connection; None for an unencrypted one.
         timeout: longest duration of one call, or of one reply in a session, in seconds. If a reply takes longer than
             the server's own deadlines, which may be earlier, the session reconnects instead.
@@ -135,7 +135,7 @@ class Client:
         Args:
             processor: the processor to ship; in an `InDialect`, where its base class or its arguments do not show its
                 dialect. See `logitport.dialects`.
-            name: a name to bind, namespace/name[:tag]; "" for none.
+            name: a name to bind, namespace/name[:tag], or "".
             replace: bind the name even if it is bound to another digest.
             shared: allow every caller to use it, not only callers with this client's token or certificate. Applies to
                 the processor under all its names; registering it again without `shared` ends the sharing.
@@ -181,7 +181,7 @@ class Client:
             processor: a registered name, a digest, or the result of `register`.
 
         Raises:
-            NotFound: there is none that this client may use.
+            NotFound: no such processor exists, or this client may not use it.
         """
         name = processor if isinstance(processor, str) else processor.digest
         message = calls.message(registry_pb2.GetOutputRequest, processor=name)

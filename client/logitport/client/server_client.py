@@ -50,7 +50,7 @@ class ServerClient:
         return self._call(Call("admin", "GetStatus", admin_pb2.GetStatusRequest(), _status))
 
     def sessions(self) -> Iterator[SessionInfo]:
-        """Yield the open sessions, in the order in which they were opened. Requests them page by page."""
+        """Yield the open sessions, the oldest first. Requests them page by page."""
         token = ""
         while True:
             request = admin_pb2.ListSessionsRequest(page_token=token)
@@ -85,7 +85,7 @@ class ServerClient:
         return self._call(Call("admin", "Unquarantine", request, result))
 
     def processors(self) -> list[ProcessorRef]:
-        """List processors, as `Client.processors`. With the scope "admin", those of all owners."""
+        """List processors, as `Client.processors`. With the scope "admin", lists all owners' processors."""
         return self._call(list_call())
 
     def processor(self, name: str) -> ProcessorRef:

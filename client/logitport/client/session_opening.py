@@ -8,22 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.client.call_sender import Call
-from logitport.client.embedded import EmbeddedSender
+from logitport.client.embedded_server import EmbeddedSender
 from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable
-from logitport.recording.options import VARIABLE, options_of
 from logitport.servers import trace_context
 from logitport.session.failover.server_choice import ServerChoice
 from logitport.session.requests.program_trust import ProgramTrust
 from logitport.session.session import Session
-from logitport.session.transports.stream import GrpcStream
+from logitport.session.transports.grpc_stream import GrpcStream
+from logitport_recording.record_options import VARIABLE, options_of
 
 if TYPE_CHECKING:
     from logitport.client.call_sender import CallSender
-    from logitport.recording.options import Record
     from logitport.servers.channels import ServerChannel
     from logitport.session.failover.registrations import Registrations
     from logitport.session.requests.program_trust import Mode
     from logitport_proto import processing_pb2
+    from logitport_recording.record_options import Record
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ def open_session(
     """Open a session, and return it with the choice of its server; None without servers.
 
     Args:
-        sender: that of the client.
-        registrations: those of the client.
+        sender: the client's.
+        registrations: the client's.
         opening: the first message, without `runs_programs` and `can_move`, which are set here.
         with_torch: whether logits are torch tensors.
         transport: see `Client.session`.
@@ -119,8 +119,8 @@ def _new_session(
     """Make a session, recorded or not. If LOGITPORT_RECORD names a file that cannot be opened, it is not recorded."""
     options = options_of(record)
     if options is not None:
-        from logitport.recording.recorder import Recorder
-        from logitport.session.recorded import RecordingSession
+        from logitport_recording.writing.recorder import Recorder
+        from logitport_recording.writing.recording_session import RecordingSession
 
         try:
             recorder = Recorder(options, opening, registrations.payload)

@@ -1,7 +1,7 @@
 """Chooses the compiled core or pure Python, once for each process.
 
-The distribution `logitport-core` has the compiled core. Each part of it has a counterpart in Python with the same
-results, which `tests/core` checks. A module with such a part chooses by `core`:
+The package `logitport_core` has the compiled core, where it could be built. Each part of it has a counterpart in Python
+with the same results, which `tests/core` checks. A module with such a part chooses by `core`:
 
     NGramIndex = PythonNGramIndex if core is None else core.NGramIndex
 """
@@ -21,15 +21,15 @@ from logitport.errors import InvalidArgument, from_code
 logger = logging.getLogger(__name__)
 
 # Number of the interface between this package and the compiled core; the same number is in core/src/module.cpp.
-INTERFACE = 14
+INTERFACE = 16
 VARIABLE = "LOGITPORT_PURE_PYTHON"
 _PACKAGE = "logitport_core"
 _MODULE = f"{_PACKAGE}._core"
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-class Unfit(str):
-    """What is wrong with the core that is installed."""
+class Missing(str):
+    """Why there is no core, where it could be built."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ def load() -> tuple[Any, str]:
     """Import the compiled core.
 
     Returns:
-        The module and ""; or None and the reason why pure Python runs, which is `Unfit` if a core is installed.
+        The module and ""; or None and the reason why pure Python runs, which is `Missing` if a core could run.
 
     Raises:
         InvalidArgument: the variable LOGITPORT_PURE_PYTHON is neither 0 nor 1.
@@ -50,17 +50,25 @@ def load() -> tuple[Any, str]:
     try:
         module: Any = importlib.import_module(_MODULE)
     except ImportError as error:
-        package = getattr(sys.modules.get(_PACKAGE), "__file__", None)
-        if package is None:
-            return None, "logitport-core is not installed"
-        if isinstance(error, ModuleNotFoundError) and error.name == _MODULE:
-            return None, Unfit(f"{Path(package).parent} has no module for Python {_PYTHON} on this platform")
-        return None, Unfit(f"logitport-core cannot be imported ({error})")  # one for another C++ library, for example
+        if isinstance(error, ModuleNotFoundError) and error.name in (_PACKAGE, _MODULE):
+            return None, _why_not_built()
+        # One that was built for another C++ library, for example.
+        return None, Missing(f"the compiled core cannot be loaded ({error})")
     found = getattr(module, "INTERFACE", None)
     if found != INTERFACE:
-        return None, Unfit(f"logitport-core has interface {found}, and this logitport needs {INTERFACE}")
+        return None, Missing(f"the compiled core has interface {found}, and this logitport needs {INTERFACE}")
     module.set_error_factory(from_code)
     return module, ""
+
+
+def _why_not_built() -> str:
+    """The reason that the build wrote (core/build_hook.py). There is none in a clone that is installed as editable."""
+    if not sys.platform.startswith("linux"):
+        return f"the compiled core is for Linux, and this is {sys.platform}"
+    for folder in getattr(sys.modules.get(_PACKAGE), "__path__", ()):
+        if (reason := Path(folder, "not_built.txt")).exists():
+            return Missing(f"there is no compiled core: {reason.read_text().strip()}")
+    return Missing(f"there is no compiled core for Python {_PYTHON} on this platform")
 
 
 if TYPE_CHECKING:
@@ -76,14 +84,18 @@ NAME = "python" if core is None else "compiled"
 
 
 @cache
-def warn_if_unfit() -> None:
-    """Log that a core is installed that cannot run, once in this process.
+def warn_if_missing() -> None:
+    """Log that no core runs though one could, once in this process.
 
     Sessions and servers call it at their start. An import must not log: a program configures its log after its imports.
     """
-    if isinstance(REASON, Unfit):
-        advice = "Install the logitport-core of this version; in a clone: make core, or pip install ./core."
-        logger.warning("%s; logitport runs in pure Python. %s", REASON, advice)
+    if isinstance(REASON, Missing):
+        logger.warning(
+            "%s. logitport runs in pure Python: a step takes up to 30 times as much CPU time. Install a C++17 compiler "
+            "and Python's headers (Debian: g++ python3-dev). Then install logitport again, with pip install --no-deps "
+            "--force-reinstall --no-cache-dir --no-binary logitport; in a clone with make: run make core",
+            REASON,
+        )
 
 
 def describe() -> str:

@@ -68,7 +68,7 @@ def check_declared(processor: type) -> None:
 
 
 def complete_params(processor: type, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the value of each parameter that the class declares: that of the request, or the default.
+    """Return the value of each parameter that the class declares: from the request, or the default.
 
     If it declares none, return `params`.
 
@@ -97,7 +97,7 @@ def show_parameters(cls: Any) -> None:
     A class is left as it is if its own `params` hold something else than declarations.
 
     Raises:
-        InvalidArgument: the type in `Annotated` is not that of the declaration.
+        InvalidArgument: the type in `Annotated` differs from the declaration.
     """
     params = vars(cls).get("params")
     if not isinstance(params, Mapping) or not params:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from logitport.core.row_edits import (
     within,
 )
 from logitport.errors import InvalidArgument, LimitExceeded
+from logitport.system.frame_limits import MAX_STEP_EDIT_IDS
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -30,27 +31,43 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpack_bits"]
+__all__ = ["EditColumns", "EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpack_bits"]
 
 # Lists that are read one by one.
 _FEW_EDITS = 64
-# Of one step, 256 MiB: a request with a long list may have thousands of rows.
-_MAX_IDS = 1 << 26
-NO_OFFSETS = bytes(4)  # the column of no edits, which may also be empty
+_NO_OFFSETS = bytes(4)  # the column of no edits, which may also be empty
 _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
 _KIND = {int(kind): kind for kind in EditKind}  # a lookup is faster than EditKind(kind)
 
-# The place of each kind, 0 to 3, in a row whose edits are ordered by kind. ALLOW and BITMASK keep their order.
-_PLACE_OF_KIND = np.zeros(max(EditKind) + 1, np.int32)
-_PLACE_OF_KIND[[EditKind.DENY, EditKind.ALLOW, EditKind.BITMASK, EditKind.BIAS]] = 1, 2, 2, 3
+# The rank of each kind, 0 to 3, in a row whose edits are ordered by kind. ALLOW and BITMASK keep their order.
+_RANK_OF_KIND = np.zeros(max(EditKind) + 1, np.int32)
+_RANK_OF_KIND[[EditKind.DENY, EditKind.ALLOW, EditKind.BITMASK, EditKind.BIAS]] = 1, 2, 2, 3
+
+
+class EditColumns(NamedTuple):
+    """Columns of edits as little-endian bytes, in the order of the fields of the message `Edits`.
+
+    Attributes:
+        rows, kinds, offsets, ids, values: as those of the class `Edits`. Without edits, `offsets` may be empty.
+    """
+
+    rows: bytes
+    kinds: bytes
+    offsets: bytes
+    ids: bytes
+    values: bytes
+
+    def write_to(self, message: common_pb2.Edits) -> None:
+        """Set all fields of a message."""
+        message.rows, message.kinds, message.offsets, message.ids, message.values = self
 
 
 @dataclass(frozen=True, eq=False)
 class Edits:
     """Edits to some rows of a batch, in compressed sparse row form.
 
-    The edits of one row are adjacent, in the order in which they apply; a FORCE is the first of its row.
+    The edits of one row are adjacent, and apply in their order; a FORCE is the first of its row.
 
     Attributes:
         rows: the row that each edit changes, int32[edits].
@@ -104,15 +121,15 @@ class Edits:
                 kind_column.append(kind)
                 parts.append(ids)
         ends = list(accumulate(map(len, parts), initial=0))
-        if ends[-1] > _MAX_IDS:
+        if ends[-1] > MAX_STEP_EDIT_IDS:
             raise LimitExceeded(
-                f"the edits of a step have {ends[-1]} ids, or words of bitmasks; the limit is {_MAX_IDS}: send fewer "
-                "rows in one step"
+                f"the edits of a step have {ends[-1]} ids, or words of bitmasks; the limit is {MAX_STEP_EDIT_IDS}: "
+                "send fewer rows in one step"
             )
         offsets = np.array(ends, np.int32)
         values = np.zeros(offsets[-1] if biases else 0, np.float32)
-        for place, added in biases:
-            values[offsets[place] : offsets[place + 1]] = added
+        for index, added in biases:
+            values[offsets[index] : offsets[index + 1]] = added
         edits = cls(
             rows=np.array(row_column, np.int32),
             kinds=np.frombuffer(kind_column, np.uint8),
@@ -158,7 +175,7 @@ class Edits:
         return both.taken(np.argsort(both.rows, kind="stable"))
 
     def followed_by(self, later: Edits) -> Edits:
-        """Return these edits and those of later processors. Rows ascend in both. A FORCE discards what precedes it."""
+        """Return these edits and the later processors'. Rows ascend in both. A FORCE discards what precedes it."""
         forced = later.rows[later.kinds == EditKind.FORCE]
         earlier = self.taken(np.flatnonzero(~np.isin(self.rows, forced))) if forced.size else self
         return earlier.joined(later)
@@ -166,12 +183,12 @@ class Edits:
     def merged(self) -> Edits:
         """Return equivalent edits, with all DENYs of a row, and all BIASes of a row, joined.
 
-        All kinds but FORCE may change places: what one sets to -inf stays -inf. The BIASes of a row keep their order.
+        All kinds but FORCE may be reordered: what one sets to -inf stays -inf. The BIASes of a row keep their order.
         """
         first_of_row = np.ones(len(self), np.bool_)
         first_of_row[1:] = self.rows[1:] != self.rows[:-1]
-        places = np.cumsum(first_of_row, dtype=np.int32) * 4 + _PLACE_OF_KIND[self.kinds]
-        ordered = self.taken(np.argsort(places, kind="stable"))  # first a FORCE, last the BIASes
+        ranks = np.cumsum(first_of_row, dtype=np.int32) * 4 + _RANK_OF_KIND[self.kinds]
+        ordered = self.taken(np.argsort(ranks, kind="stable"))  # first a FORCE, last the BIASes
         rows, kinds = ordered.rows, ordered.kinds
         goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
         goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
@@ -192,20 +209,21 @@ class Edits:
             values=self.values[sources] if self.values.size else self.values,
         )
 
-    def to_columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """Return rows, offsets, ids, values and kinds as little-endian bytes."""
-        return (
+    def to_columns(self) -> EditColumns:
+        """Return copies of the columns as bytes."""
+        return EditColumns(
             self.rows.astype("<i4", copy=False).tobytes(),
+            self.kinds.tobytes(),
             self.offsets.astype("<i4", copy=False).tobytes(),
             self.ids.astype("<i4", copy=False).tobytes(),
             self.values.astype("<f4", copy=False).tobytes(),
-            self.kinds.tobytes(),
         )
 
     def to_proto(self) -> common_pb2.Edits:
         """Convert to a message."""
-        rows, offsets, ids, values, kinds = self.to_columns()
-        return common_pb2.Edits(rows=rows, offsets=offsets, ids=ids, values=values, kinds=kinds)
+        message = common_pb2.Edits()
+        self.to_columns().write_to(message)
+        return message
 
     @classmethod
     def from_proto(cls, message: common_pb2.Edits, num_rows: int, vocab_size: int) -> Edits:
@@ -214,12 +232,14 @@ class Edits:
         Raises:
             InvalidArgument: as `check`.
         """
-        columns = message.rows, message.offsets, message.ids, message.values, message.kinds
+        columns = EditColumns(message.rows, message.kinds, message.offsets, message.ids, message.values)
         return cls.from_columns(columns, num_rows, vocab_size)
 
     @classmethod
     def from_columns(cls, columns: Sequence[Buffer], num_rows: int, vocab_size: int) -> Edits:
         """Invert `to_columns`, and check against a batch of `num_rows` rows of `vocab_size` logits.
+
+        `columns` are `EditColumns`, or views in their order. The arrays share their memory.
 
         Raises:
             InvalidArgument: as `check`.
@@ -234,11 +254,11 @@ class Edits:
     @classmethod
     def from_checked_columns(cls, columns: Sequence[Buffer]) -> Edits:
         """Invert `to_columns` without a check. Raises ValueError if a column is not a whole number of elements."""
-        rows, offsets, ids, values, kinds = columns
+        rows, kinds, offsets, ids, values = columns
         return cls(
             rows=np.frombuffer(rows, "<i4"),
             kinds=np.frombuffer(kinds, np.uint8),
-            offsets=np.frombuffer(offsets or NO_OFFSETS, "<i4"),
+            offsets=np.frombuffer(offsets or _NO_OFFSETS, "<i4"),
             ids=np.frombuffer(ids, "<i4"),
             values=np.frombuffer(values, "<f4"),
         )
@@ -312,7 +332,7 @@ class Edits:
             check_edit(EditKind(kind), self.ids[offsets[edit] : offsets[edit + 1]], vocab_size)
 
     def _ids_of(self, selected: NDArray[np.bool_]) -> list[NDArray[np.int32]]:
-        """The ids of these edits, bool[edits]: those of each edit if there are few, otherwise of all in one array."""
+        """The ids of these edits, bool[edits]: an array for each edit if there are few, otherwise one for all."""
         if np.count_nonzero(selected) > _FEW_EDITS:  # a reduction takes 2 us, however short the list
             return [self.ids[np.repeat(selected, self.counts)]]
         return [self.ids[self.offsets[edit] : self.offsets[edit + 1]] for edit in np.flatnonzero(selected)]

@@ -19,7 +19,7 @@ _SIMILARITY = 0.85  # of difflib: `starts` and `advence` are similar, `state` an
 def warn_of_near_misses(cls: type, base: type, hooks: Sequence[str], stacklevel: int) -> None:
     """Warn of each public method that looks like a misspelled hook.
 
-    It does if its name is similar to that of a hook which the class does not override, it takes as many arguments as
+    It does if its name is similar to a hook's which the class does not override, it takes as many arguments as
     the hook, and no method of the class uses its name.
 
     Args:
@@ -45,7 +45,7 @@ def warn_of_near_misses(cls: type, base: type, hooks: Sequence[str], stacklevel:
 
 
 def _near(name: str, hooks: Sequence[str]) -> str:
-    """The hook that the name is similar to; "" if there is none."""
+    """The hook that the name is similar to, or ""."""
     swapped = [hook for hook in hooks if sorted(hook) == sorted(name)]  # `strat`
     found = swapped or get_close_matches(name.lower(), hooks, 1, _SIMILARITY)
     return found[0] if found else ""

@@ -59,7 +59,7 @@ Edit: TypeAlias = "tuple[EditKind, NDArray[Any], NDArray[np.float32] | None]"
 
 
 class RowEdits:
-    """Collects the edits of one row, in the order in which its processors make them.
+    """Collects the edits of one row, in the order of its processors.
 
     Arrays of ids are kept, not copied: do not write to them before the step has ended.
     """
@@ -68,7 +68,7 @@ class RowEdits:
 
     def __init__(self) -> None:
         self._edits: list[Edit] = []
-        self._sites: dict[int, CallSite] = {}  # of the edits with ids to check, by their place
+        self._sites: dict[int, CallSite] = {}  # of the edits with ids to check, by their index
 
     def __bool__(self) -> bool:
         return bool(self._edits)
@@ -84,7 +84,7 @@ class RowEdits:
             self._edits.append((EditKind.DENY, ids, None))
 
     def allow(self, token_ids: ArrayLike | torch.Tensor) -> None:
-        """Set the logits of all other ids to -inf; those of these ids, int[n], stay unchanged."""
+        """Set the logits of all ids but these, int[n], to -inf."""
         ids = _ids(token_ids)
         self._sites[len(self._edits)] = _call_site()
         self._edits.append((EditKind.ALLOW, ids, None))
@@ -147,7 +147,7 @@ class RowEdits:
         else:
             if later._sites:
                 begin = len(self._edits)
-                self._sites.update((begin + place, site) for place, site in later._sites.items())
+                self._sites.update((begin + index, site) for index, site in later._sites.items())
             self._edits += later._edits
 
     def check(self, vocab_size: int) -> None:
@@ -159,12 +159,12 @@ class RowEdits:
 
         The traceback of the error ends in the processor's code, at the call that made the edit.
         """
-        for place, (kind, ids, _) in enumerate(self._edits):
+        for index, (kind, ids, _) in enumerate(self._edits):
             try:
                 check_edit(kind, ids, vocab_size)
             except InvalidArgument as error:
-                if place in self._sites:
-                    error.remote_traceback = _traceback_at(self._sites[place], error)
+                if index in self._sites:
+                    error.remote_traceback = _traceback_at(self._sites[index], error)
                 raise
 
     def denies_all(self, vocab_size: int) -> bool:
@@ -215,7 +215,8 @@ def smallest(edit: Edit, vocab_size: int) -> Edit:
 
 
 def _ids(token_ids: ArrayLike | torch.Tensor) -> NDArray[Any]:
-    ids = np.asarray(tensors.on_host(token_ids)).reshape(-1)
+    on_host = token_ids if type(token_ids) in tensors.NOT_TORCH else tensors.on_host(token_ids)
+    ids = np.asarray(on_host).reshape(-1)
     if ids.dtype.kind not in "iu":
         if ids.size:
             kind = "text" if ids.dtype.kind in "US" else ids.dtype
@@ -231,7 +232,7 @@ def within(ids: NDArray[Any], vocab_size: int) -> bool:
 
 
 def check_edit(kind: EditKind, ids: NDArray[Any], vocab_size: int) -> None:
-    """Check the ids, or the words, of one edit. Raises as `RowEdits.check`."""
+    """Check the ids, or the words, of one edit. Raises the errors of `RowEdits.check`."""
     if kind is EditKind.BITMASK:
         if ids.size != bitmask_words(vocab_size):
             raise InvalidArgument(
@@ -243,7 +244,7 @@ def check_edit(kind: EditKind, ids: NDArray[Any], vocab_size: int) -> None:
 
 
 def _call_site() -> CallSite:
-    """The place that called the caller of this function."""
+    """The line that called the caller of this function."""
     frame = sys._getframe(2)
     return frame.f_code, frame.f_lasti, frame.f_globals
 

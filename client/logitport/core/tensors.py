@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+    from numpy.typing import NDArray
 
     from logitport_proto import common_pb2
 
 # KServe v2's datatypes: the dtype's name in torch and numpy, and bytes per element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
-_NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
+NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
+
+
+@cache
+def has_torch() -> bool:
+    """Whether torch is installed; does not import torch. Without it, sessions hold logits as numpy arrays."""
+    return find_spec("torch") is not None
+
+
+def without_gradients(logits: Any) -> AbstractContextManager[object]:
+    """Return a context in which autograd records nothing of these logits, a torch tensor or a numpy array."""
+    if not is_torch(logits):
+        return nullcontext()
+    import torch
+
+    return torch.no_grad()
 
 
 def is_torch(array: object) -> bool:
@@ -30,7 +48,7 @@ def is_torch(array: object) -> bool:
 
 def on_host(array: Any) -> Any:
     """Return a torch tensor of any device as a numpy array, bfloat16 as float32; another value unchanged."""
-    if type(array) in _NOT_TORCH or not is_torch(array):
+    if type(array) in NOT_TORCH or not is_torch(array):
         return array
     tensor = array.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
@@ -134,11 +152,26 @@ def put_rows(logits: Any, rows: Sequence[int], values: Any) -> None:
         logits[row_index(rows, logits) if is_torch(logits) else list(rows)] = values
 
 
-def rows_with_nan(logits: torch.Tensor) -> list[int]:
+def empty_rows(rows: int, like: Any) -> Any:
+    """Make a matrix of any values with this number of rows, and the width, kind, dtype and device of `like`."""
+    shape = rows, like.shape[1]
+    return like.new_empty(shape) if is_torch(like) else np.empty(shape, like.dtype)
+
+
+def is_same_memory(one: Any, other: Any) -> bool:
+    """Whether two torch tensors, or two numpy arrays, are the same elements of the same memory."""
+    if is_torch(one):
+        return bool(one.is_set_to(other))
+    return address(one) == address(other) and one.shape == other.shape and one.strides == other.strides
+
+
+def rows_with_nan(logits: Any) -> list[int]:
     """Rows of float[rows, vocab_size] that hold a NaN, ascending; sampling from such a row can crash an engine.
 
     Always empty for logits on a GPU: reading them would wait for the device.
     """
+    if not is_torch(logits):
+        return np.flatnonzero(np.isnan(logits.max(axis=1))).tolist() if logits.size else []
     if logits.device.type != "cpu" or not logits.numel():
         return []
     rows: list[int] = logits.amax(dim=1).isnan().nonzero().flatten().tolist()
@@ -168,13 +201,20 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
         if not count:
             return torch.empty(shape, dtype=getattr(torch, dtype))
         return torch.frombuffer(memory, dtype=getattr(torch, dtype), count=count).view(shape)
+    return np.frombuffer(memory, numpy_dtype(dtype), count).reshape(shape)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return numpy's dtype of this name. Raises InvalidArgument for bfloat16, unless ml_dtypes is installed."""
+    with suppress(ImportError):
+        if name == "bfloat16":
+            import ml_dtypes  # type: ignore[import-untyped,unused-ignore]  # noqa: F401 - registers it
     try:
-        numpy_dtype = np.dtype(dtype)
+        return np.dtype(name)
     except TypeError:
         raise InvalidArgument(
-            "numpy has no bfloat16; open the session with dtype=torch.bfloat16, or import ml_dtypes"
+            "numpy has no bfloat16; install torch, and open the session with dtype=torch.bfloat16, or install ml_dtypes"
         ) from None
-    return np.frombuffer(memory, numpy_dtype, count).reshape(shape)
 
 
 def address(array: Any) -> int:
@@ -206,13 +246,37 @@ def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
     return torch.frombuffer(bytearray(tensor.raw), dtype=dtype).reshape(tuple(tensor.shape))
 
 
+def of_sessions(logits: NDArray[Any]) -> Any:
+    """Return these logits as sessions hold them: as a torch tensor on the same memory, if torch is installed."""
+    if not has_torch():
+        return logits
+    import torch
+
+    return torch.from_numpy(logits)
+
+
+def from_proto(tensor: common_pb2.Tensor) -> Any:
+    """Convert to a new, writable CPU tensor; to a numpy array if torch is not installed.
+
+    Raises the errors of `to_torch` and `numpy_dtype`.
+    """
+    if has_torch():
+        return to_torch(tensor)
+    _check_size(tensor)
+    return _to_numpy(tensor, numpy_dtype(DATATYPES[tensor.datatype][0]))
+
+
 def like(tensor: common_pb2.Tensor, model: Any) -> Any:
-    """Convert to a new tensor or array of the kind, dtype and device of `model`. Raises as `to_torch`."""
+    """Convert to a new tensor or array of the kind, dtype and device of `model`. Raises the errors of `to_torch`."""
     if is_torch(model):
         return to_torch(tensor).to(model.device)
     _check_size(tensor)
-    little_endian = np.frombuffer(bytearray(tensor.raw), model.dtype.newbyteorder("<"))
-    return little_endian.reshape(tuple(tensor.shape)).astype(model.dtype, copy=False)
+    return _to_numpy(tensor, model.dtype)
+
+
+def _to_numpy(tensor: common_pb2.Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:
+    little_endian = np.frombuffer(bytearray(tensor.raw), dtype.newbyteorder("<"))
+    return little_endian.reshape(tuple(tensor.shape)).astype(dtype, copy=False)
 
 
 def _check_size(tensor: common_pb2.Tensor) -> None:

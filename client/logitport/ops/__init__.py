@@ -1,7 +1,7 @@
 """Edits of logits in place: one implementation for each platform, chosen by the device of the logits."""
 
 from logitport.ops.apply_edits import ApplyEdits
-from logitport.ops.choice import (
+from logitport.ops.implementations import (
     Implementation,
     apply_edits,
     check_variable,

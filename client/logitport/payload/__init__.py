@@ -5,10 +5,10 @@ processor (a class, in SGLang's dialect; see `logitport.dialects`). It also has 
 "dill", and, for display only, "class" and "dialect"; SGLang ignores all four,
 and "source", the source lines of its functions, for tracebacks. A program is wrapped in the same way,
 under the key "program" instead of "callable".
-The functions, in the order in which a payload passes through them:
+The functions, in their order for a payload:
 
     dumps         processor -> string      encode, pickler, reductions, portability
-    root_of       processor -> object     encode                            what dumps serializes of it
+    root_of       processor -> object      encode                            what dumps serializes of it
     state_of      processor -> StateDigest state                             whether it must be serialized again
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
@@ -17,12 +17,11 @@ The functions, in the order in which a payload passes through them:
     labelled      bytes -> Payload         envelope                          of a payload that was parsed elsewhere
     sign          string -> string         signing
     check_python  refuses foreign code     interpreter, bytecode             nothing is unpickled
-    loads         Payload -> processor      decode                            the only place that unpickles
-    instantiate   class -> instance        decode
+    loads         Payload -> processor     unpickle                          the only place that unpickles
+    instantiate   class -> instance        unpickle
     wire_name     a class's name on the wire
 """
 
-from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer, root_of
 from logitport.payload.envelope import (
     PROGRAM,
@@ -34,10 +33,11 @@ from logitport.payload.envelope import (
     seal_program,
     unwrap,
 )
-from logitport.payload.interpreter import check_python
+from logitport.payload.python_check import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
-from logitport.payload.state import StateDigest, state_of
+from logitport.payload.state_digest import StateDigest, state_of
+from logitport.payload.unpickle import instantiate, loads
 from logitport.payload.wire_names import wire_name
 
 __all__ = [

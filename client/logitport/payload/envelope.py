@@ -43,7 +43,7 @@ class Payload:
         digest: SHA-256 of `data`, 64 lowercase hexadecimal digits.
         python: the Python minor version that wrote it, according to its label, such as "3.11"; "" without a label.
         dill: the version of dill that wrote it, according to its label; "" without a label.
-        signature: its signature, not verified; None if it has none.
+        signature: its signature, not verified, or None.
         class_name: name of its class or function, according to its label; "" without a label.
         dialect: its dialect, according to its label; "" without a label. The labels `class_name` and `dialect` are not
             verified. They are for display only, and no decision may depend on them.

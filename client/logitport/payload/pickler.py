@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import dill  # type: ignore[import-untyped]
 
 from logitport.errors import PayloadError
-from logitport.payload import reductions, wire_names
+from logitport.payload import reducers, wire_names
 from logitport.payload.portability import find_by_name, globals_used, submodules_used, top_level, travels_by_value
 from logitport.tokenizers import shipped_tokenizer, vocabulary_digest
 
@@ -136,12 +136,12 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             return
         self.framer.commit_frame()
         if kind is set or kind is frozenset:
-            self.save_reduce(*reductions.reduce(obj), obj=obj)
+            self.save_reduce(*reducers.reduce(obj), obj=obj)
         else:
             self.dispatch[kind](self, obj)
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the reduction of an object for which dill's own does not fit, or NotImplemented."""
+        """Return the reduction of an object that dill's own does not fit, or NotImplemented."""
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
             raise PayloadError(f"it is {live}")
@@ -163,8 +163,8 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             return importlib.import_module, (obj.__name__,)
         if isinstance(obj, types.CodeType):
             self.codes.append(obj)
-            return dill._dill._create_code, reductions.code_arguments(obj)
-        return reductions.reduce(obj)
+            return dill._dill._create_code, reducers.code_arguments(obj)
+        return reducers.reduce(obj)
 
     def _save_named(self, obj: Any, save_persistent_id: bool) -> None:
         reference = self._reference(obj)
@@ -176,7 +176,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         elif isinstance(obj, types.FunctionType):
             self._save_function(obj)
         elif isinstance(obj, type) and issubclass(obj, Enum):
-            self._save_filled_later(obj, *reductions.enum_class(obj))
+            self._save_filled_later(obj, *reducers.enum_class(obj))
         elif isinstance(obj, type) and obj.__module__ != "builtins":
             self._save_class(obj)
         else:
@@ -203,7 +203,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         code, closure = function.__code__, function.__closure__
         args = (code, namespace, function.__name__, None, closure and (*closure,))
         self.save_reduce(dill._dill._create_function, args, obj=function)
-        self._at(f"a default or attribute of {function.__qualname__}", self.save, reductions.function_state(function))
+        self._at(f"a default or attribute of {function.__qualname__}", self.save, reducers.function_state(function))
         self.write(pickle.BUILD)
         for name, attributes in globals_used(code):
             if name in function.__globals__:

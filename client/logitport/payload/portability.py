@@ -15,8 +15,10 @@ _ON_EVERY_SERVER = {
     "__builtin__",
     "logitport",
     "logitport_builtins",
+    "logitport_lint",
     "logitport_programs",
     "logitport_proto",
+    "logitport_recording",
     "logitport_testing",
     "dill",
     "dynamo",
@@ -50,7 +52,7 @@ def travels_by_value(module: str, own_package: str) -> bool:
 
 
 def find_by_name(module: str, qualname: str) -> object:
-    """Return the object that an unpickler would find under that name in this process; None if there is none."""
+    """Return the object that an unpickler would find under that name in this process, or None."""
     found: object = sys.modules.get(module)
     for name in qualname.split("."):
         found = getattr(found, name, None)

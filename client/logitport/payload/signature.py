@@ -23,7 +23,7 @@ class Signature:
 
     Attributes:
         key: SHA-256 of the public key's 32 bytes, 64 lowercase hexadecimal digits.
-        name: the name under which the payload may be registered; "" for none.
+        name: the name under which the payload may be registered, or "".
         expires: when it becomes invalid, in seconds since the Unix epoch.
         value: the signature itself, 64 bytes.
     """

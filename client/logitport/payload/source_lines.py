@@ -34,7 +34,7 @@ class SourcePart(NamedTuple):
 def parts_of(codes: Iterable[CodeType]) -> tuple[SourcePart, ...]:
     """Return the lines of these code objects where their files can be read, and nothing else of the files.
 
-    Functions that do not fit into 64 KiB are left out, and files of which two have the same name: a traceback has the
+    Functions that do not fit into 64 KiB are left out, and files with equal names: a traceback has the
     name only.
     """
     lines: dict[str, set[int]] = {}

@@ -63,7 +63,7 @@ def public_modules(module: str) -> tuple[str, ...]:
     package, *rest = module.split(".")
     if package == _PROGRAMS:
         return "logitport", _PROGRAMS
-    if package == "logitport_testing":
+    if package in ("logitport_recording", "logitport_testing"):
         return (package,)
     if package in ("logitport", "logitport_builtins"):
         return package, ".".join((package, *rest[:1])), f"{package}.edits"

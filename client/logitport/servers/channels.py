@@ -186,7 +186,7 @@ class Servers:
         return len(self._list.addresses)
 
     def lists_others(self, server: ServerChannel) -> bool:
-        """Whether the list has another address than that of this server."""
+        """Whether the list has another address than this server's."""
         return any(address != server.address for address in self._list.addresses)
 
     def any(self, excluded: ServerChannel | None = None) -> ServerChannel:
@@ -268,7 +268,7 @@ class Servers:
             return [server.channel for server in self._made]
 
     def _accepting(self, pairs: Iterator[Sequence[ServerChannel]], refusals: _Refusals) -> ServerChannel | None:
-        """Return a server that accepts a session: the less loaded of the first pair in which there is one."""
+        """Return a server that accepts a session: the less loaded one of a pair."""
         for _, pair in zip(range(_MAX_PAIRS), pairs, strict=False):
             answers: queue.SimpleQueue[tuple[ServerChannel, Answer]] = queue.SimpleQueue()
             for server in pair:
@@ -303,7 +303,7 @@ class Servers:
     def _candidates(self, excluded: Collection[ServerChannel], at_once: int = 1) -> Iterator[Sequence[ServerChannel]]:
         """Yield the servers in random order, those that are set aside last.
 
-        They come in groups of `at_once`. No group has servers of both kinds. Those of `excluded` come only if there is
+        They come in groups of `at_once`. No group has servers of both kinds. `excluded` servers come only if there is
         no other one.
         """
         without = {server.address for server in excluded}

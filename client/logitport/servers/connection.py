@@ -1,4 +1,4 @@
-"""A client's connections: TLS, bearer token, gRPC channel options, and the addresses to which they may lead."""
+"""A client's connections: TLS, bearer token, gRPC channel options, and the permitted addresses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Tls:
 
     Attributes:
         ca: certificates of the authorities that may have signed the server's; None for gRPC's own list. For an https
-            document with the servers' addresses, they are trusted in addition to those of the system.
+            document with the servers' addresses, they are trusted in addition to the system's.
         cert: the client's certificate and its chain, where the server requires one.
         key: the private key of `cert`.
         server_name: the name in the server's certificate, if it is not the host of the address, for example because

@@ -60,7 +60,7 @@ def fetch(url: str, limit_seconds: float, ca: bytes | None = None) -> list[str]:
     Args:
         url: where it is.
         limit_seconds: time for each attempt to connect, and then until all of the reply has arrived.
-        ca: certificates, in PEM, of authorities that are trusted in addition to those of the system.
+        ca: certificates, in PEM, of authorities that are trusted in addition to the system's.
 
     Raises:
         ServerUnavailable: there is no such reply in time.

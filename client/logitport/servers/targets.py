@@ -75,7 +75,7 @@ def source_of(target: Target, ca: bytes | None = None) -> AddressSource:
     Args:
         target: the target.
         ca: certificates, in PEM, of authorities that may have signed the certificate of a document's server, in
-            addition to those of the system.
+            addition to the system's.
 
     Raises:
         InvalidArgument: it is no target.
@@ -157,7 +157,7 @@ class AddressList:
         reading.join(_WAIT_SECONDS)
 
     def _read_first(self) -> None:
-        """Read the list. Raises as `_read`, and ServerUnavailable if it takes too long."""
+        """Read the list. Raises the errors of `_read`, and ServerUnavailable if it takes too long."""
         results: list[tuple[Address, ...] | BaseException] = []
 
         def read() -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.session import Session
     from logitport.session.steps.pending_step import PendingStep
-    from logitport.session.steps.step_result import StepResult
+    from logitport.session.steps.step_reply import StepResult
 
 __all__ = ["Handle", "PendingRequest", "PendingStep", "Session", "StepResult"]
 
@@ -20,6 +20,6 @@ __getattr__ = names_of(
         "logitport.session.requests.pending_request": "PendingRequest",
         "logitport.session.session": "Session",
         "logitport.session.steps.pending_step": "PendingStep",
-        "logitport.session.steps.step_result": "StepResult",
+        "logitport.session.steps.step_reply": "StepResult",
     },
 )

@@ -53,7 +53,7 @@ class Handle:
         tokens: counts the ids of the history, for programs.
         processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
-        trace: the trace in which it was added, as headers; see `trace_context`.
+        trace: the trace that it was added in, as headers; see `trace_context`.
     """
 
     __slots__ = (

@@ -38,7 +38,7 @@ class Session:
     If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. If there
     are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
-    logits fails with StateLost, unless all those of its chain are programs. The new server admits the requests in the
+    logits fails with StateLost, unless all of its processors are programs. The new server admits the requests in the
     background: one whose processors load too slowly fails with ProcessorFailed, and the others do not wait for it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Session:
         answers: Callable[[], bool] | None = None,
         elsewhere: Callable[[], OtherServer | None] | None = None,
     ) -> None:
-        compiled.warn_if_unfit()
+        compiled.warn_if_missing()
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local, refused=refused)
@@ -179,7 +179,7 @@ class Session:
         return pending
 
     def poll(self) -> list[PendingRequest]:
-        """Return the requests whose admission has ended since the last call: those of `begin_add`, each once.
+        """Return the requests of `begin_add` with an admission that has ended since the last call, each once.
 
         Call it before each step. It sends a frame only if requests are pending, and the last step has not reported that
         none of their admissions has ended.
@@ -224,8 +224,11 @@ class Session:
         if self._table.restoring:
             self._leave_restoring(content.handles)
         steps = self._steps
-        pending = self._step_class(steps, content)
-        self._channel.begin(content.serialize, pending, steps.replies.compiled(content), len(content.rows))
+        replies = steps.replies
+        sent = self._channel.begin(
+            content.serialize, replies.read, content, replies.compiled(content), len(content.rows)
+        )
+        pending = self._step_class(steps, content, sent)
         if self._begun is not None:
             self._begun.superseded = True
         self._begun = pending
@@ -248,7 +251,7 @@ class Session:
         self._end()
 
     def _leave_restoring(self, handles: Sequence[Handle]) -> None:
-        """Collect the results of requests that a new server admits, and end those of the step that it still admits."""
+        """Collect the results of requests that a new server admits. Ends the step's admissions that still run."""
         if any(map(self._table.is_restoring, handles)):
             if not self._buffer.is_used:  # the engine may have written the logits to it already
                 self._requests.collect()

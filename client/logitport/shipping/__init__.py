@@ -9,7 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from logitport import dialects, payload, source_checks
+import logitport_lint
+from logitport import dialects, payload
 from logitport.errors import NotCapturable
 from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.program import Program
@@ -128,11 +129,11 @@ def _keep(processor: Any, shipped: Shipped, *, lift: bool) -> Shipped:
 
 
 def _suspect_lines(processor: Any, shipped: Shipped) -> list[str]:
-    kinds = {source_checks.DISCARD}
+    kinds = {logitport_lint.DISCARD}
     if not payload.holds_program(shipped.serialized):
         # Instances may keep state: a server sees that, and reports it when it is lost.
-        kinds |= {source_checks.DRAW, *source_checks.SHARED}
-    return [str(one) for one in source_checks.find(processor, kinds)]
+        kinds |= {logitport_lint.DRAW, *logitport_lint.SHARED}
+    return [str(one) for one in logitport_lint.find(processor, kinds)]
 
 
 def _state_of(processor: Any) -> StateDigest | None:

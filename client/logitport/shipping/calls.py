@@ -94,7 +94,7 @@ class ApplyResult(Generic[LogitsT]):
         skipped: the error of each failed request with on_error="skip", by its index. Its rows are unchanged.
         rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
             one (its class and the beginning of its digest).
-        all_denied_rows: rows in which edits left no id allowed.
+        all_denied_rows: rows where edits left no id allowed.
     """
 
     logits: LogitsT

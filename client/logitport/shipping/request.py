@@ -99,7 +99,7 @@ class Request:
         prompt_token_ids: ids of the prompt, without padding: a list, or another sequence, or a numpy array or torch
             tensor of integers, [n], on any device.
         output_token_ids: ids sampled so far, oldest first.
-        processors: (processor, parameters) pairs, in the order in which they run. Parameters must be JSON data;
+        processors: (processor, parameters) pairs, which run in this order. Parameters must be JSON data;
             tensors and arrays in them are sent as lists. A class is shipped in its present state.
         request_id: the engine's name for it; need not be unique.
         sampling_params: the engine's (temperature, extra_args, ...); must be JSON data.
@@ -134,7 +134,7 @@ class Request:
         )
 
     def to_proto_without_history(self) -> common_pb2.Request:
-        """Convert to a message without token ids. Raises as `to_proto`."""
+        """Convert to a message without token ids. Raises the errors of `to_proto`."""
         if self.on_error not in _ON_ERROR:
             raise InvalidArgument(f"on_error is {self.on_error!r}; write 'abort' or 'skip'")
         message = common_pb2.Request(

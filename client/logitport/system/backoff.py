@@ -24,7 +24,7 @@ class Backoff:
         longest: limit of the bound.
         jitter: the part of the bound that a pause has.
         seconds: how long `wait` permits further attempts.
-        clock: returns seconds of a clock that only advances; None for that of the system.
+        clock: returns seconds of a clock that only advances; None is the system's.
         sleep: waits; None for `time.sleep`.
         uniform: returns a random number between two.
     """
@@ -56,7 +56,7 @@ class Backoff:
 
     @property
     def remaining(self) -> float:
-        """Seconds in which further attempts are permitted; at least 0."""
+        """Seconds while further attempts are permitted; at least 0."""
         return max(0.0, self._deadline - self._clock())
 
     def next(self, scale: float = 1.0) -> float:

@@ -33,7 +33,7 @@ class BoundedTable(OrderedDict[K, V]):
             self.popitem(last=False)
 
     def use(self, key: K) -> V | None:
-        """Return the value of a key, which becomes the most recently used one; None if there is none."""
+        """Return the value of a key, or None. The key becomes the most recently used one."""
         if key in self:
             self.move_to_end(key)
         return self.get(key)

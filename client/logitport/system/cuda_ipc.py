@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from logitport.system.cuda_contract import HANDLE_BYTES, CudaError
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Iterator
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HANDLE_BYTES = 64  # of cudaIpcMemHandle_t and of cudaIpcEventHandle_t
 UUID_BYTES = 16
 
 # The driver places small allocations side by side in blocks of this size, and exports whole blocks.
@@ -37,10 +38,6 @@ _DESCRIPTOR = "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not synchronize with the default stream
-
-
-class CudaError(RuntimeError):
-    """A CUDA call failed; the message names the function and CUDA's error."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ class Cuda:
         self._idle_streams.append(stream)
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
-        """Make a context in which torch's work goes to this stream."""
+        """Make a context that sends torch's work to this stream."""
         return torch.cuda.stream(stream)
 
     def current_stream(self) -> torch.cuda.Stream:
@@ -304,8 +301,9 @@ class Cuda:
 
 
 @cache
-def open_cuda(device: torch.device) -> Cuda | None:
+def open_cuda(device: torch.device | str) -> Cuda | None:
     """Open the GPU; None if its memory cannot be shared: without `cuda-bindings`, or if it is no NVIDIA GPU."""
+    device = torch.device(device)
     if device.type != "cuda" or torch.version.hip or not torch.cuda.is_available():
         return None
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -6,7 +6,9 @@ from __future__ import annotations
 OUR_PACKAGES = (
     "logitport",
     "logitport_builtins",
+    "logitport_lint",
     "logitport_programs",
+    "logitport_recording",
     "logitport_runner",
     "logitport_sandbox",
     "logitport_server",

@@ -8,7 +8,7 @@ import struct
 import time
 
 from logitport.errors import LimitExceeded
-from logitport.system.frame_limits import MAX_LENGTH
+from logitport.system.frame_limits import MAX_FRAME_LENGTH
 
 LENGTH = struct.Struct("<I")
 _LENGTH_BYTES = LENGTH.size
@@ -28,7 +28,7 @@ class FrameReceiver:
         received: what was received after the last frame.
     """
 
-    def __init__(self, connection: socket.socket, max_bytes: int = MAX_LENGTH) -> None:
+    def __init__(self, connection: socket.socket, max_bytes: int = MAX_FRAME_LENGTH) -> None:
         self.received = b""
         self._connection = connection
         self._max_bytes = max_bytes

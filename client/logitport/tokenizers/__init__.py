@@ -3,9 +3,9 @@
 `operator_tokenizer` finds one by name. Nothing here imports the package `tokenizers` before it is needed.
 """
 
-from logitport.tokenizers.files import TokenizerFile
-from logitport.tokenizers.registry import add, configure, remove, shipped_tokenizer
+from logitport.tokenizers.named_tokenizers import add, configure, remove, shipped_tokenizer
 from logitport.tokenizers.tokenizer import MISSING, Tokenizer, operator_tokenizer, read_tokenizer, vocabulary_digest
+from logitport.tokenizers.tokenizer_file import TokenizerFile
 
 __all__ = [
     "MISSING",

@@ -10,9 +10,9 @@ import orjson
 
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.system.installation import how_to_install
-from logitport.tokenizers.files import TokenizerFile, unreadable
-from logitport.tokenizers.registry import added, configured, shipped_tokenizer, usable
-from logitport.tokenizers.texts import UnknownDecoder, read_texts
+from logitport.tokenizers.named_tokenizers import added, configured, shipped_tokenizer, usable
+from logitport.tokenizers.token_bytes import UnknownDecoder, read_texts
+from logitport.tokenizers.tokenizer_file import TokenizerFile, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-    from logitport.tokenizers.texts import Texts
+    from logitport.tokenizers.token_bytes import Texts
 
 MISSING = (
     "tokenizers need the package tokenizers, which is not installed where the processors run; "
@@ -107,7 +107,7 @@ class Tokenizer:
         return self.texts(first=first).of(token_id)
 
     def ids_containing(self, part: str | bytes) -> NDArray[np.int32]:
-        """The ids whose text contains this one, int32[n], ascending. Raises as `token_bytes`."""
+        """The ids with a text that contains this one, int32[n], ascending. Raises the errors of `token_bytes`."""
         data = _as_bytes(part)
         if not data:
             raise InvalidArgument(
@@ -116,11 +116,11 @@ class Tokenizer:
         return self.texts().containing(data)
 
     def ids_starting_with(self, prefix: str | bytes) -> NDArray[np.int32]:
-        """The ids whose text starts with this one, int32[n], in the order of their texts. Raises as `token_bytes`."""
+        """The ids with a text that starts with this one, int32[n], by text. Raises the errors of `token_bytes`."""
         return self.texts().starting_with(_as_bytes(prefix))
 
     def texts(self, *, first: bool = False) -> Texts:
-        """The texts of all ids. Raises as `token_bytes`."""
+        """The texts of all ids. Raises the errors of `token_bytes`."""
         if self._texts is None:
             raise PayloadError(f"tokenizer {self.name!r}: {self._texts_problem}; use encode and decode")
         return self._texts[first]
@@ -214,7 +214,7 @@ class Encoding(dict[str, list[int]]):
 
 
 def read_tokenizer(name: str, path: Path) -> Tokenizer:
-    """Read a tokenizer.json, or that of a folder, as the tokenizer of this name. Raises PayloadError."""
+    """Read a tokenizer.json, or a folder with one, as the tokenizer of this name. Raises PayloadError."""
     return Tokenizer(name, TokenizerFile.read(name, path))
 
 

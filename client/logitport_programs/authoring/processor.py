@@ -99,8 +99,8 @@ class TensorProcessor(CustomLogitProcessor):
         parameters = self.parameters()
         values = [check_params(parameters, given) for given in dicts]
         columns: dict[str, torch.Tensor] = {}
-        for place, one in enumerate(parameters):
-            column: Any = [row[place] for row in values]
+        for index, one in enumerate(parameters):
+            column: Any = [row[index] for row in values]
             numbers = padded(column, one.length) if one.length else column
             columns[one.name] = torch.tensor(numbers, dtype=dtypes[one.element], device=device)
         return SimpleNamespace(**columns)

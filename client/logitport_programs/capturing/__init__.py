@@ -4,7 +4,7 @@ tracing      runs `process` on tensors without values, and records torch's opera
 state        what a processor keeps between calls
 graph        goes through the operators, and calls the lowering of each
 elementwise, reductions, indexing
-             lower torch's operators to those of programs
+             lower torch's operators to operators of programs
 lowering     what they share: types, sizes, broadcasting
 builder      the values of the program
 """
@@ -14,13 +14,20 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-import torch
+from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable, NotInstalled
+from logitport.system.installation import how_to_install
 
-from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable
-from logitport.source_checks import DISCARD, find
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise NotInstalled(
+        f"a class is captured as a program with torch ({error}); install it {how_to_install('torch')}"
+    ) from error
+
+from logitport_lint import DISCARD, find
 from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.capturing.graph import Graph
-from logitport_programs.capturing.tracing import Conditions, definition, trace
+from logitport_programs.capturing.operator_tracing import Conditions, definition, trace
 from logitport_programs.verifier import MAX_NAME_LENGTH, verify
 
 if TYPE_CHECKING:
@@ -66,7 +73,7 @@ def is_identity(program: Program) -> bool:
 
 
 def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state: bool = True) -> Program:
-    """Make a program of a processor, of which `process` may take one row.
+    """Make a program of a processor. Its `process` may take one row.
 
     Args:
         cls: the processor.
@@ -88,8 +95,8 @@ def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state
     ]
     if program != other:
         pairs = zip_longest(program.values, other.values)
-        different = (place for place, (one, another) in enumerate(pairs) if one != another)
-        where = next((line for place in different for line in lines[place : place + 1]), definition(cls))
+        different = (index for index, (one, another) in enumerate(pairs) if one != another)
+        where = next((line for index in different for line in lines[index : index + 1]), definition(cls))
         raise NotCapturable(
             f"{where}: two captures differ here: the code depends on a random number, the clock, a counter, or the "
             "dtype of the logits (torch.finfo, .half(), a number that float16 rounds): write -inf for the lowest logit"

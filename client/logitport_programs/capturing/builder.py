@@ -52,7 +52,7 @@ class Builder:
         return self._known[key]
 
     def full(self, element: Element, number: float, shape: Shape = ()) -> int:
-        """Add a value of which all elements are one number."""
+        """Add a value with one number in all elements."""
         if element.is_float:
             return self.emit("full", element=element, shape=shape, number=float(number))
         return self.emit("full", element=element, shape=shape, integer=int(number))

@@ -11,7 +11,7 @@ from logitport.errors import InvalidArgument, NotCapturable
 from logitport_programs.capturing import elementwise, indexing, reductions
 from logitport_programs.capturing.builder import Builder
 from logitport_programs.capturing.lowering import Lowered, Lowering
-from logitport_programs.capturing.tracing import INPUTS, line_of
+from logitport_programs.capturing.operator_tracing import INPUTS, line_of
 from logitport_programs.program import MAX_BYTES
 from logitport_programs.types import Element, Size
 
@@ -51,7 +51,7 @@ class Graph:
     """A graph of torch's operators, which is lowered to a program.
 
     Args:
-        exported: the result of `tracing.trace`.
+        exported: the result of `operator_tracing.trace`.
         parameters: those that a request may set.
         window: the number of ids in the history.
         line: where the author defines `process`, for what has no line of its own.
@@ -131,9 +131,9 @@ class Graph:
         """The arguments by their names in the schema."""
         schema = node.target._schema  # type: ignore[union-attr]
         arguments = {}
-        for place, argument in enumerate(schema.arguments):
-            if place < len(node.args):
-                given = node.args[place]
+        for index, argument in enumerate(schema.arguments):
+            if index < len(node.args):
+                given = node.args[index]
             elif argument.name in node.kwargs:
                 given = node.kwargs[argument.name]
             else:

@@ -107,9 +107,9 @@ def _select_scatter(low: Lowering, a: Arguments) -> Lowered:
 
 def _replaced(low: Lowering, source: Lowered, part: Lowered, dim: int, begin: Size) -> Lowered:
     """The tensor with other elements from `begin` on."""
-    place = dim - source.rowed
-    size = low.type_of(source).shape[place]
-    end = begin.plus(low.type_of(part).shape[place])
+    position = dim - source.rowed
+    size = low.type_of(source).shape[position]
+    end = begin.plus(low.type_of(part).shape[position])
     parts = [sliced(low, source, dim, Size(), begin)] if begin != Size() else []
     parts.append(part)
     parts += [sliced(low, source, dim, end, size)] if end != size else []
@@ -140,12 +140,12 @@ def _pad(low: Lowering, a: Arguments) -> Lowered:
         low.refuse("pad with a negative width: write a slice")
     number = a["value"] or 0
     value = source.value
-    for place, (begin, end) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+    for position, (begin, end) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
         if begin == end == Size():
             continue
-        low.dim(source, -1 - place)  # not the rows
+        low.dim(source, -1 - position)  # not the rows
         filled: dict[str, Any] = {"number": float(number)} if low.meta.element.is_float else {"integer": int(number)}
-        value = low.build.emit("pad", value, axis=place + 1, begin=begin, end=end, **filled)
+        value = low.build.emit("pad", value, axis=position + 1, begin=begin, end=end, **filled)
     return low.like(source, value)
 
 
@@ -239,19 +239,19 @@ def _isin(low: Lowering, a: Arguments) -> Lowered:
 
 def _one_index(low: Lowering, source: Lowered, indices: list[Lowered | None]) -> Lowered:
     """The only index of a tensor [n] or [rows, n], for its last dimension."""
-    places = [place for place, index in enumerate(indices) if index is not None]
-    index = indices[places[0]]
-    if len(places) != 1 or index is None:
+    positions = [position for position, index in enumerate(indices) if index is not None]
+    index = indices[positions[0]]
+    if len(positions) != 1 or index is None:
         low.refuse("indices of several dimensions: write gather or scatter along dim=-1")
     if low.type_of(index).element is Element.BOOL:
         low.refuse("a mask selects elements, of which the number depends on values: write torch.where(mask, x, y)")
-    if places[0] != source.rank - 1 or (source.rowed and index.rowed):
+    if positions[0] != source.rank - 1 or (source.rowed and index.rowed):
         low.refuse("an index of rows: a program computes all rows; write gather along dim=-1")
     return index
 
 
 def _wrapped(low: Lowering, source: Lowered, index: Lowered) -> Lowered:
-    """Indices in which negative ones count from the end, as in torch."""
+    """Indices; negative ones count from the end, as in torch."""
     described = low.build.values[index.value]
     if described.operator == "constant" and min(struct.unpack(f"<{len(described.data) // 8}q", described.data)) >= 0:
         return index

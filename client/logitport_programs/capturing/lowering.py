@@ -206,14 +206,14 @@ class Lowering:
             self.refuse("a view or reshape may only add or remove dimensions of size 1")
         value = operand.value
         if present != shape:
-            for place in reversed(range(len(present))):
-                if present[place] == ONE:
-                    value = self.build.emit("squeeze", value, axis=len(present) - place)
-                    present = present[:place] + present[place + 1 :]
-            for place, size in enumerate(shape):
+            for position in reversed(range(len(present))):
+                if present[position] == ONE:
+                    value = self.build.emit("squeeze", value, axis=len(present) - position)
+                    present = present[:position] + present[position + 1 :]
+            for position, size in enumerate(shape):
                 if size == ONE:
                     count = len(self.build.types[value].shape)
-                    value = self.build.emit("unsqueeze", value, axis=count + 1 - place)
+                    value = self.build.emit("unsqueeze", value, axis=count + 1 - position)
         return Lowered(value, len(shape) + rowed, rowed)
 
     def checked(self, lowered: Lowered, meta: Meta) -> Lowered:

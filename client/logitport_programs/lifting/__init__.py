@@ -21,8 +21,8 @@ from logitport.errors import NotCapturable
 from logitport.processors import CustomLogitProcessor
 from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.capturing import capture, capture_as
-from logitport_programs.capturing.state import State
-from logitport_programs.capturing.tracing import refused_as, state_refused
+from logitport_programs.capturing.operator_tracing import refused_as, state_refused
+from logitport_programs.capturing.processor_state import State
 from logitport_programs.lifting.comparison import check_equal
 from logitport_programs.lifting.contracts import (
     Contract,
@@ -31,7 +31,7 @@ from logitport_programs.lifting.contracts import (
     SglangRows,
     TransformersScores,
     function_of,
-    place_of,
+    where_defined,
 )
 from logitport_programs.lifting.known import find_known
 
@@ -157,4 +157,4 @@ def _as_tensor_processor(contract: Contract, author: Any) -> type[TensorProcesso
 
 def _described(author: Any) -> str:
     function = author.__call__ if isinstance(author, type) else author
-    return place_of(function, getattr(author, "__qualname__", type(author).__qualname__))
+    return where_defined(function, getattr(author, "__qualname__", type(author).__qualname__))

@@ -13,7 +13,7 @@ from logitport.core.history import History
 from logitport.errors import NotCapturable
 from logitport_programs.parameters import check_param
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element
 from logitport_programs.verifier import verify
 
@@ -40,7 +40,7 @@ def check_equal(contract: Contract, program: Program) -> None:
     verified, runner = verify(program), Runner()
     compared = 0
     for params, (name, logits) in zip(itertools.cycle(_params(program.parameters)), _logits(), strict=False):
-        ids = [[(7 * row + place) % _WIDTH for place in range(3 + row)] for row in range(_ROWS)]
+        ids = [[(7 * row + index) % _WIDTH for index in range(3 + row)] for row in range(_ROWS)]
         try:
             with torch.no_grad():
                 expected = contract.run(logits.clone(), copy.deepcopy(params), ids)
@@ -95,10 +95,10 @@ def _compare(
         return
     tolerance = _TOLERANCES[found.dtype]
     same = torch.isclose(found, expected, rtol=tolerance, atol=tolerance)
-    place = int((~same).nonzero()[0])
+    index = int((~same).nonzero()[0])
     raise NotCapturable(
-        f"{contract.where}: the program differs from the class ({described}): at id {place} it computes "
-        f"{float(found[place])} instead of {float(expected[place])}. The code depends on something that is not traced: "
+        f"{contract.where}: the program differs from the class ({described}): at id {index} it computes "
+        f"{float(found[index])} instead of {float(expected[index])}. The code depends on something that is not traced: "
         "use operators of torch only, and no state"
     )
 

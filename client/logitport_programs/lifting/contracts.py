@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import torch
 
 from logitport.errors import NotCapturable
-from logitport_programs.capturing.tracing import traceable
-from logitport_programs.lifting.parameters import ParameterRows, Reads, TensorsOfRows, builtins
+from logitport_programs.capturing.operator_tracing import traceable
+from logitport_programs.lifting.traced_parameters import ParameterRows, Reads, TensorsOfRows, builtins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Contract(ABC):
     @property
     def where(self) -> str:
         """The author's file and line."""
-        return place_of(self.function, getattr(self.function, "__qualname__", type(self.processor).__qualname__))
+        return where_defined(self.function, getattr(self.function, "__qualname__", type(self.processor).__qualname__))
 
     @abstractmethod
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
@@ -154,7 +154,7 @@ class _NoIds:
         cls._refuse(next((one for one in args if type(one) is cls), cls("the ids")))
 
 
-def place_of(function: Any, name: str) -> str:
+def where_defined(function: Any, name: str) -> str:
     """The file and line where a function is defined, and a name; only the name of a function that is not Python's."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name

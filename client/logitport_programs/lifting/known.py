@@ -37,7 +37,7 @@ class KnownProcessor(TransformersScores):
 
 
 def find_known(processor: Any) -> KnownProcessor | None:
-    """The processor with its equivalent; None if there is none, or its window would be too long."""
+    """The processor with its equivalent; None if it is unknown, or its window would be too long."""
     make = _KNOWN.get(type(processor).__name__) if type(processor).__module__ == _MODULE else None
     known = make(processor) if make is not None else None
     return KnownProcessor(processor, known) if known is not None and known[1] <= MAX_WINDOW else None
@@ -56,7 +56,7 @@ def _repetition_penalty(processor: Any) -> Known | None:
 
 
 def _where_length(holds: Callable[[torch.Tensor], torch.Tensor], window: int, result: Callable[..., Any]) -> Known:
-    """Compute `result` of (scores, ids 0, 1, …) for rows of which `holds` is true of the length of the history."""
+    """Compute `result` of (scores, ids 0, 1, …) for rows where `holds` is true of the history's length."""
 
     def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
         changed = result(scores, torch.arange(scores.shape[-1]))

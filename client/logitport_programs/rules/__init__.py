@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_programs.rules import computing, layout
-from logitport_programs.rules.checks import Context
+from logitport_programs.rules.common_checks import Context
 from logitport_programs.rules.computing import MAX_TOP_K, elementwise, source
 from logitport_programs.rules.layout import check_sizes
 from logitport_programs.types import VOCAB, WINDOW, Element, Type

@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from logitport_programs.rules.checks import (
+from logitport_programs.rules.common_checks import (
     broadcast,
     check_float,
     check_not_bool,
     check_number,
     given,
-    place_of,
+    index_of_axis,
     refuse,
     with_sizes,
 )
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_programs.program import Value
-    from logitport_programs.rules.checks import Context
+    from logitport_programs.rules.common_checks import Context
 
     Rule = Callable[[Value, Sequence[Type], Context], Type]
 
@@ -136,13 +136,13 @@ def argmax(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def softmax(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     check_float(value, inputs[0])
-    place_of(value, inputs[0])
+    index_of_axis(value, inputs[0])
     return inputs[0]
 
 
 def cumsum(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     check_not_bool(value, inputs[0])
-    place_of(value, inputs[0])
+    index_of_axis(value, inputs[0])
     return inputs[0]
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport_programs.rules.checks import broadcast, check_number, given, place_of, refuse, with_sizes
+from logitport_programs.rules.common_checks import broadcast, check_number, given, index_of_axis, refuse, with_sizes
 from logitport_programs.types import ONE, Element, Size, Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_programs.program import Value
-    from logitport_programs.rules.checks import Context
+    from logitport_programs.rules.common_checks import Context
 
 
 def check_sizes(value: Value, source: Sequence[int], size_of: Callable[[Size], int]) -> None:
@@ -45,13 +45,13 @@ def unsqueeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
     if not 1 <= value.axis <= len(source.shape) + 1:
         refuse(value, f"axis {value.axis} of {source}")
-    place = len(source.shape) + 1 - value.axis
-    return source._replace(shape=(*source.shape[:place], ONE, *source.shape[place:]))
+    index = len(source.shape) + 1 - value.axis
+    return source._replace(shape=(*source.shape[:index], ONE, *source.shape[index:]))
 
 
 def squeeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
-    if source.shape[place_of(value, source)] != ONE:
+    if source.shape[index_of_axis(value, source)] != ONE:
         refuse(value, f"axis {value.axis} of {source} has not the size 1")
     return with_sizes(value, source)
 
@@ -63,20 +63,20 @@ def slicing(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 def pad(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
     check_number(value, source.element)
-    size = source.shape[place_of(value, source)]
+    size = source.shape[index_of_axis(value, source)]
     return with_sizes(value, source, size.plus(given(value, "begin")).plus(given(value, "end")))
 
 
 def concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     first = inputs[0]
-    place = place_of(value, first)
+    index = index_of_axis(value, first)
     size = Size()
     for part in inputs:
         if part.element is not first.element or len(part.shape) != len(first.shape):
             refuse(value, f"{part} and {first} differ")
         if with_sizes(value, part).shape != with_sizes(value, first).shape:
             refuse(value, f"{part} and {first} differ in another axis")
-        size = size.plus(part.shape[place])
+        size = size.plus(part.shape[index])
     return with_sizes(value, first, size)._replace(has_rows=any(part.has_rows for part in inputs))
 
 

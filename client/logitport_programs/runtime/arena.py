@@ -9,7 +9,7 @@ _ALIGNMENT = 64
 
 
 class Layout:
-    """Places values in a block of memory, each in the smallest gap that fits."""
+    """Lays values out in a block of memory, each in the smallest gap that fits."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -24,10 +24,10 @@ class Layout:
             if gap >= size and (least is None or gap < least):
                 best, least = end, gap
             end = offset + self._used[offset]
-        place = end if best is None else best
-        self._used[place] = size
-        self.bytes = max(self.bytes, place + size)
-        return place
+        offset = end if best is None else best
+        self._used[offset] = size
+        self.bytes = max(self.bytes, offset + size)
+        return offset
 
     def give_back(self, offset: int) -> None:
         """Make the memory at this offset available."""

@@ -70,7 +70,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         run: gets the value's description, the inputs, the output, and scratch memory.
-        elementwise: whether an element of the result depends on the elements at its place alone.
+        elementwise: whether an element of the result depends on the elements at its index alone.
         broadcasts: whether inputs of fewer axes are aligned.
         scratch: the scratch memory that it needs.
         allocated: at most how many bytes it and torch allocate while it runs.

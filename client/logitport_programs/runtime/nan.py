@@ -49,7 +49,7 @@ _INTEGER = _Fact(nan=False, least=0.0, most=2.0**63)
 def may_be_nan(verified: Verified, datatype: str) -> bool:
     """Return whether the result may have NaN. True also where an operator has no rule here.
 
-    `datatype` is that of the logits: "FP32", "FP16" or "BF16".
+    `datatype` describes the logits: "FP32", "FP16" or "BF16".
     """
     parameters = {parameter.name: parameter for parameter in verified.program.parameters}
     found: list[_Fact] = []

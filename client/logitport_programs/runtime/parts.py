@@ -1,4 +1,4 @@
-"""Parts of the selected rows, one of which runs at a time.
+"""Parts of the selected rows. One runs at a time.
 
 Irregular rows are divided so that a program runs in place, without a copy of the rows there and back. Many rows are
 divided so that intermediate values stay in the caches, and few pages of memory are new at the first run.

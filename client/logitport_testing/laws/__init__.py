@@ -1,1 +1,1 @@
-"""The search for requests on which a processor breaks a law of servers."""
+"""The search for requests that make a processor break a law of servers."""

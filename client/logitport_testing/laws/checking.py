@@ -1,4 +1,4 @@
-"""Tests whether a processor obeys the laws on which a server relies."""
+"""Tests whether a processor obeys the laws that a server relies on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from logitport import dialects
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LogitportError, NotInstalled, ProcessorFailed, ProcessorWarning
-from logitport.source_checks import DISCARD, find
 from logitport.system.installation import how_to_install
 from logitport.tokenizers import operator_tokenizer
+from logitport_lint import DISCARD, find
 from logitport_testing.laws.captured_output import CapturedOutput
 from logitport_testing.laws.stopwatch import TimeLimits
 from logitport_testing.runner import load_backend, with_tokenizer
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from logitport.shipping.request import ProcessorLike
     from logitport_testing.laws.processor_laws import Law
     from logitport_testing.laws.search import Broken
-    from logitport_testing.runner import ChainRunner, Place
+    from logitport_testing.runner import ChainRunner, Where
 
 LAWS = tuple(law.name for law in of_processors.LAWS)
 
@@ -118,8 +118,8 @@ def check(
         for number, one in enumerate(given):
             _check_accepted(subject, here, one, f"params[{number}]", width)
 
-        def open_runner(place: Place) -> ChainRunner:
-            return _worker_runner(json.dumps(options)) if place == "worker" else backend.open_runner(place, options)
+        def open_runner(where: Where) -> ChainRunner:
+            return _worker_runner(json.dumps(options)) if where == "worker" else backend.open_runner(where, options)
 
         trial = Trial(subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance, output)
         end = time.monotonic() + _MAX_SECONDS

@@ -1,4 +1,4 @@
-"""The examples on which laws are tested: requests, their histories, and the logits of their steps."""
+"""The examples for the tests of laws: requests, their histories, and the logits of their steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_LISTED, _MAX_PERIOD = 40, 24
 
 @dataclass(frozen=True)
 class Logits:
-    """The logits of a request: those of `ToyModel(vocab_size, seed)` after its ids, times `scale`, -inf at `masked`."""
+    """The logits of a request: `ToyModel(vocab_size, seed)` after its ids, times `scale`, -inf at `masked`."""
 
     vocab_size: int
     seed: int = 0
@@ -56,7 +56,7 @@ class Run:
         params: its parameters.
         prompt: its prompt.
         output: its output.
-        admitted: number of ids of the output with which it is admitted.
+        admitted: number of ids of the output at its admission.
         at_once: whether the ids after those come in one step; otherwise each has a step.
         logits: of its steps.
     """
@@ -94,7 +94,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Rewind:
-    """A run of which a part of the output is cut off, and replaced.
+    """A run with a part of its output cut off, and replaced.
 
     Attributes:
         run: the run.
@@ -167,7 +167,7 @@ class Examples:
         max_output: int = _MAX_OUTPUT,
         lengths: Sequence[int] = (0,),
     ) -> SearchStrategy[Run]:
-        """Runs; `widths` and `scales` are those of the logits, `lengths` those of histories before other ids."""
+        """Runs; `widths` and `scales` are for the logits, `lengths` for histories before other ids."""
 
         @st.composite
         def draw_run(draw: DrawFn) -> Run:

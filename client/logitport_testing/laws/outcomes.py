@@ -25,8 +25,8 @@ class Outcome:
 
     Attributes:
         logits: float32[vocab_size]; None after an error.
-        error: the error; None if there is none.
-        admitted: False if the error is that of the admission.
+        error: the error, or None.
+        admitted: False if the admission failed.
         output_length: number of ids of the output at this step.
         too_slow: what took longer than its limit; "" if nothing did. There are no logits then.
     """
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def difference(first: Outcome, second: Outcome, names: tuple[str, str], tolerance: float) -> str:
-    """Describe the difference of two outcomes; "" if there is none.
+    """Describe the difference of two outcomes, or "".
 
     Two finite logits may differ by the tolerance, absolutely and relatively.
     """

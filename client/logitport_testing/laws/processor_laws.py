@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
 from logitport.shipping.request import ProcessorRef
-from logitport.source_checks import CHANGES, DRAW, SHARED
+from logitport_lint import CHANGES, DRAW, SHARED
 from logitport_programs.program import Program
 from logitport_testing.laws.examples import LENGTHS, Logits, Run, changes_of
 from logitport_testing.laws.playing import play, play_crowd, play_rewind
@@ -208,13 +208,13 @@ def workers_agree(trial: Trial) -> Broken | None:
     )
 
 
-def _compare_with(trial: Trial, runner: ChainRunner, place: str, max_examples: int) -> Broken | None:
+def _compare_with(trial: Trial, runner: ChainRunner, where: str, max_examples: int) -> Broken | None:
     unlimited = replace(trial.subject, limits=None)  # a worker has limits of its own
 
     def problem(run: Run) -> str:
         here, there = play(trial.subject, trial.here, run), play(unlimited, runner, run)
         for first, second in zip(here, there, strict=False):
-            if found := trial.difference(first, second, ("here", place)):
+            if found := trial.difference(first, second, ("here", where)):
                 return found
         return ""
 
@@ -242,7 +242,7 @@ class Law(NamedTuple):
         return (self.search.__doc__ or "").strip()
 
 
-# In the order in which they are tested.
+# Tested in this order.
 LAWS = (
     Law("time", calls_are_fast),
     Law("runs", requests_run),

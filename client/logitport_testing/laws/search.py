@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
 
-from logitport import source_checks
+import logitport_lint
 from logitport_testing.laws.captured_output import CapturedOutput
 from logitport_testing.laws.outcomes import difference
 
@@ -78,7 +78,7 @@ class Trial:
         examples: strategies for examples.
         vocab_size: width of the logits.
         here: runs processors in this process.
-        open_runner: opens a runner at another place.
+        open_runner: opens a runner with processors that run elsewhere.
         max_examples: number of examples of each law.
         seed: of the examples.
         tolerance: how far two logits may differ.
@@ -100,7 +100,7 @@ class Trial:
     def search(
         self, strategy: SearchStrategy[Any], problem_of: Callable[[Any], str], max_examples: int = 0
     ) -> Broken | None:
-        """Search for the smallest example with a problem; the arguments are those of `search_described`."""
+        """Search for the smallest example with a problem; the arguments are as in `search_described`."""
         return self.search_described(strategy, lambda example: (problem_of(example), example.describe()), max_examples)
 
     def search_described(
@@ -113,8 +113,8 @@ class Trial:
 
         Args:
             strategy: draws examples.
-            problem_of: describes the problem of an example, "" if it has none, and the example.
-            max_examples: number of examples to try before the search ends without a result; 0 for that of all laws.
+            problem_of: describes the problem of an example, or "", and the example.
+            max_examples: number of examples to try before the search ends without a result; 0 for the default.
         """
         found: list[Broken] = []
 
@@ -148,8 +148,8 @@ class Trial:
 
     def suspects(self, kinds: Collection[str]) -> str:
         """Lines of the processor that may be the cause, each on a line; "" if none is found."""
-        return "".join(f"\n    suspect: {one}" for one in source_checks.find(self.subject.processor, kinds))
+        return "".join(f"\n    suspect: {one}" for one in logitport_lint.find(self.subject.processor, kinds))
 
     def difference(self, first: Outcome, second: Outcome, names: tuple[str, str]) -> str:
-        """Describe the difference of two outcomes; "" if there is none."""
+        """Describe the difference of two outcomes, or ""."""
         return difference(first, second, names, self.tolerance)

@@ -47,7 +47,7 @@ class Measured:
 def measured(limit: float | None) -> Iterator[Measured]:
     """Measure a block, and stop it if it takes very long. A block that is stopped ends early, without an exception.
 
-    It is not stopped outside the main thread, and if another timer, such as that of pytest-timeout, ends sooner.
+    It is not stopped outside the main thread, and if another timer, such as pytest-timeout's, ends sooner.
     """
     result = Measured(float("inf") if limit is None else limit)
     if limit is None:

@@ -95,7 +95,7 @@ def _story() -> str:
 
 @lru_cache(maxsize=1)
 def _vocabulary() -> tuple[str, ...]:
-    """The texts of all ids: the unknown one, words of the story by their first place, single characters, the end."""
+    """The texts of all ids: the unknown one, words of the story in their order, single characters, the end."""
     return tuple(dict.fromkeys((_UNKNOWN, *_PIECES.findall(_story()), *_CHARACTERS, _END)))
 
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport_proto.processing_pb2 import OpenSession
-from logitport_testing.recordings.event_fields import display_name
-from logitport_testing.replaying.chains import named_replacements, replaced_chain
-from logitport_testing.replaying.effects import best_of, known_ids
-from logitport_testing.replaying.rows import PartPlayer
+from logitport_recording.reading.event_fields import display_name
+from logitport_testing.replaying.compared_rows import PartPlayer
+from logitport_testing.replaying.replacement import named_replacements, replaced_chain
+from logitport_testing.replaying.row_difference import best_of, known_ids
 from logitport_testing.runner import load_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from logitport_testing.recordings.reader import RecordedRequest, Recording
-    from logitport_testing.replaying.chains import Replacement
-    from logitport_testing.replaying.rows import ComparedRow
+    from logitport_recording.reading.reader import RecordedRequest, Recording
+    from logitport_testing.replaying.compared_rows import ComparedRow
+    from logitport_testing.replaying.replacement import Replacement
     from logitport_testing.runner import ChainRunner
 
 _BEST_IDS = 5
@@ -125,8 +125,7 @@ def replay(
         recording: as `read_recording` returns it.
         replacements: the new processors.
         request_id: only requests with this id; None for all.
-        tokenizer: a tokenizer.json, or a folder with one, for processors that use the tokenizer of their session; None
-            for none.
+        tokenizer: a tokenizer.json, or a folder with one, for processors that use their session's, or None.
         run_payloads: whether to run the code of recorded processors that no replacement replaces. It runs in this
             process, without a sandbox: only for recordings that you trust.
 

@@ -10,7 +10,7 @@ from logitport_testing.view.notebook import notebook
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_testing.step_records.records import Ending, StepRecord
+    from logitport_testing.step_records.step_record import Ending, StepRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Simulation:
         """Convert to JSON data: dicts, lists, numbers, text and None.
 
         Args:
-            max_ids: length at which lists of ids are cut; their true length is in `counts`. None keeps all ids.
+            max_ids: lists of ids are cut at this length; their true length is in `counts`. None keeps all ids.
         """
         return {
             "prompt_token_ids": list(self.prompt_token_ids),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.core.history import listed_ids
 from logitport.errors import ProcessorWarning
-from logitport.source_checks import DISCARD, find
+from logitport_lint import DISCARD, find
 from logitport_testing.models.logits_sources import as_model
 from logitport_testing.runner import with_tokenizer
 from logitport_testing.simulating.stepper import Stepper
@@ -57,7 +57,7 @@ def simulate(
         model_or_logits: a function from a list of ids to logits [vocab_size], such as `ToyModel`; a causal model of
             transformers; or recorded logits [steps, vocab_size].
         prompt: ids of the prompt; like all ids a sequence, or a numpy array or torch tensor of integers, [n].
-        steps: number of ids to generate; by default that of the recorded logits.
+        steps: number of ids to generate; by default, as many as the recorded logits.
         output: ids to follow in the first steps instead of choosing ids, for example recorded ones. Where it has None,
             the id is chosen.
         temperature: 0 chooses the best id of each step; another one samples.

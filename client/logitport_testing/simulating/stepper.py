@@ -10,8 +10,8 @@ from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument
 from logitport.shipping.request import Request
 from logitport_testing.runner import load_backend
-from logitport_testing.simulating.isolation import IsolatedChain, WholeChain
 from logitport_testing.simulating.result import Simulation
+from logitport_testing.simulating.simulated_chain import IsolatedChain, WholeChain
 from logitport_testing.step_records import distributions
 from logitport_testing.step_records.stages import record_step
 from logitport_testing.view.panes import ids_shown
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from logitport.core.history import TokenIds
     from logitport.shipping.request import ProcessorLike
     from logitport_testing.models.logits_sources import Model
-    from logitport_testing.step_records.records import Ending, StepRecord
+    from logitport_testing.step_records.step_record import Ending, StepRecord
 
     OnError = Literal["abort", "skip", "isolate"]
 
@@ -38,7 +38,7 @@ class Stepper:
         chain, prompt, temperature, seed, top_k, keep_logits, tokenizer_id, eos_token_ids, sampling_params, on_error,
             options: as for `simulate`.
         model: returns the logits after a history.
-        tokenizers: tokenizers by name, of which `tokenizer_id` is one. They are read when a processor uses them.
+        tokenizers: tokenizers by name, also the one of `tokenizer_id`. They are read when a processor uses them.
         token_text: returns the text of an id; None if there are no texts.
 
     Attributes:
@@ -164,7 +164,7 @@ class Stepper:
             self._texts.update((token_id, self._token_text(token_id)) for token_id in new)
 
     def _chain_for(self, raw: NDArray[np.float32]) -> WholeChain | IsolatedChain:
-        """The chain, which is admitted with the first logits, because their width is that of the vocabulary."""
+        """The chain, which is admitted with the first logits, because their width is the size of the vocabulary."""
         if self._chain is None:
             self._vocab_size = len(raw)
             batch = self._runner.open(

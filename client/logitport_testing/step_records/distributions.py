@@ -28,7 +28,7 @@ def entropy(distribution: NDArray[np.float64]) -> float:
 
 
 def moved_mass(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Probability mass that changed places, 0 to 1: the total variation distance. 1 if `after` has no mass left."""
+    """Probability mass that moved to other ids, 0 to 1: the total variation distance. 1 if `after` has no mass left."""
     if before.any() and not after.any():
         return 1.0
     return float(np.abs(before - after).sum() / 2)

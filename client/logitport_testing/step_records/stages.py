@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logitport_testing.step_records import distributions
-from logitport_testing.step_records.records import Candidates, ProcessorRecord, StepRecord, Summary
+from logitport_testing.step_records.step_record import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from logitport_testing.view.texts import color, percent, swatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_testing.step_records.records import StepRecord
+    from logitport_testing.step_records.step_record import StepRecord
 
 _STEP, _HEIGHT = 10.0, 40.0  # of the coordinates; the page stretches them
 _GAP = 1.0
@@ -46,22 +46,22 @@ def differences(masses: Sequence[float | None], what: Sequence[str]) -> Markup:
 
 
 def _moved(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
-    totals = [sum(record.moved for record in step.processors) for step in steps]
-    top = max([*totals, _MIN_MASS])
+    """A bar for each step: the mass that the chain moved, divided by what its processors moved, which may be more."""
+    top = max([*(step.moved for step in steps), _MIN_MASS])
     bars = []
     for step in steps:
-        bottom = _HEIGHT
+        bottom, total = _HEIGHT, sum(record.moved for record in step.processors)
         for record in step.processors:
-            height = record.moved / top * (_HEIGHT - 1)
+            height = record.moved / total * step.moved / top * (_HEIGHT - 1) if total else 0.0
             if height >= 0.05:
                 what = f"step {step.index + 1}: {record.place + 1} {record.processor} moved {percent(record.moved)}"
                 bars.append(_bar(what, step.index, bottom, height, color(record.place)))
                 bottom -= height
     keys = [tag("span", swatch(place), " ", name, class_="lp-name") for place, name in enumerate(names)]
     label = "Mass moved at each step by each processor"
-    if totals:
-        most = max(range(len(totals)), key=totals.__getitem__)
-        label += f"; most at step {most + 1}, {percent(totals[most])} in all"
+    if steps:
+        most = max(steps, key=lambda step: step.moved)
+        label += f"; most at step {most.index + 1}, {percent(most.moved)} in all"
     return _figure("mass moved", keys, percent(top), _svg(label, len(steps), bars))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport_testing.step_records.records import ProcessorRecord
+    from logitport_testing.step_records.step_record import ProcessorRecord
     from logitport_testing.view.markup import Child
 
 _FRAME = re.compile(r"(?m)^(?=  File \")")
@@ -99,7 +99,7 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
 def listed_ids(
     verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]
 ) -> list[Markup]:
-    """Describe a change of some ids, with the first of them; [] for none. `of` is their possible number, or 0."""
+    """Describe a change of some ids, with the first of them, or []. `of` is their possible number, or 0."""
     if not ids.size:
         return []
     total = f" of {of}" if of > ids.size > MAX_IDS else ""

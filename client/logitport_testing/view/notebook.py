@@ -15,7 +15,7 @@ from logitport_testing.view.tiles import step_tiles
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_testing.step_records.records import StepRecord
+    from logitport_testing.step_records.step_record import StepRecord
 
 _MAX_STEPS = 200  # each has a table of 5 kB
 _numbers = count(1)

@@ -11,7 +11,7 @@ from logitport_testing.view.texts import color, percent, plain, probability, swa
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_testing.step_records.records import ProcessorRecord, StepRecord
+    from logitport_testing.step_records.step_record import ProcessorRecord, StepRecord
 
 _CHANGED = 0.005  # a smaller difference does not show in two digits
 
@@ -22,7 +22,7 @@ def pane(step: StepRecord, texts: Mapping[int, str], *, after: int | None = None
     Args:
         step: the step.
         texts: the texts of ids; an id without one is shown as a number.
-        after: the id before it; None if there is none.
+        after: the id before it, or None.
         buttons: whether candidates are buttons, which force them.
     """
     facts = [
@@ -46,7 +46,7 @@ def heading(title: str, after: int | None, facts: Sequence[str], texts: Mapping[
 
 
 def ids_shown(step: StepRecord) -> set[int]:
-    """The ids of which the pane and the tile show the text."""
+    """The ids that the pane and the tile show as texts."""
     best = step.candidates.ids.tolist()
     shown = {*best}
     for record in step.processors:

@@ -69,7 +69,7 @@ def span(values: NDArray[np.float32]) -> str:
 
 
 def level(moved: float) -> str:
-    """The class of the color of a moved mass: lp-m0 for none, lp-m10 for all."""
+    """The class of the color of a moved mass: from lp-m0 to lp-m10."""
     return f"lp-m{min(_LEVELS, max(1, round(_LEVELS * moved))) if moved > 5e-4 else 0}"
 
 

@@ -10,7 +10,7 @@ from logitport_testing.view.texts import level, percent, plain, token
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_testing.step_records.records import StepRecord
+    from logitport_testing.step_records.step_record import StepRecord
 
 _MAX_PROMPT = 400
 
@@ -38,7 +38,7 @@ def tiles(
     label: str,
     current: int = 0,
 ) -> Markup:
-    """Radio buttons, of which one is checked: its step is shown. Below them, the scale of the colors.
+    """Radio buttons. The step of the checked one is shown. Below them, the scale of the colors.
 
     The names and ids of the elements begin with the prefix. The label describes them for screen readers.
     """

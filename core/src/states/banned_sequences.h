@@ -27,7 +27,8 @@ class BannedSequences : public State {
     std::int32_t id;
     std::uint32_t node;
   };
-  // The edges and followers of node n end where those of node n + 1 begin. Edges and followers are sorted by id.
+  // The edges and followers of node n end where the edges and followers of node n + 1 begin. Edges and followers are
+  // sorted by id.
   struct Node {
     std::size_t first_edge;
     std::size_t first_follower;

@@ -10,7 +10,7 @@
 namespace logitport {
 namespace {
 
-constexpr std::int64_t unstable = 64;  // ids at the end of which superseded positions are kept
+constexpr std::int64_t unstable = 64;  // superseded positions among so many last ids are kept
 constexpr int min_bits = 6;
 
 [[noreturn]] void fail() { throw Error(ErrorCode::internal, "the n-gram index did not follow this history"); }
@@ -174,7 +174,7 @@ void NGramIndex::link_lanes(const std::int32_t *ids, std::int64_t length) {
   context_ = lanes.back().context;
 }
 
-// Add the position `length_`, of which `context_` is the context, unless fewer ids precede it in every window.
+// Add the position `length_` with the context `context_`, unless fewer ids precede it in every window.
 void NGramIndex::link_last() {
   if (length_ - first_ >= rule_.size - 1) {
     Link &latest = head();
@@ -193,12 +193,12 @@ void NGramIndex::remove_superseded(const History &history, const std::vector<std
     const std::int64_t position = position_of(*link);
     if (position < stable && has_last_context(history, position)) {
       const auto found = std::lower_bound(denied.begin(), denied.end(), history.at(position));
-      const auto place = static_cast<std::size_t>(found - denied.begin());
-      if (found == denied.end() || *found != history.at(position) || seen[place]) {
+      const auto index = static_cast<std::size_t>(found - denied.begin());
+      if (found == denied.end() || *found != history.at(position) || seen[index]) {
         *link = earlier(position);
         continue;
       }
-      seen[place] = true;
+      seen[index] = true;
     }
     link = &earlier(position);
   }
@@ -217,7 +217,7 @@ bool NGramIndex::has_last_context(const History &history, std::int64_t position)
   return count == 0 || (there[-1] == last[-1] && std::equal(there - count, there - 1, last - count));
 }
 
-// The first position of which the n-gram lies in the window.
+// The first position with its n-gram in the window.
 std::int64_t NGramIndex::earliest() const noexcept {
   return std::max<std::int64_t>(0, length_ - rule_.window) + rule_.size - 1;
 }

@@ -21,29 +21,29 @@ void TokenCounts::count(const std::int32_t *ids, std::size_t size) {
 }
 
 void TokenCounts::add(std::int32_t id) {
-  if (const auto found = places_.find(id); found != places_.end()) {
+  if (const auto found = indices_.find(id); found != indices_.end()) {
     ++counts_[found->second];
     return;
   }
-  ids_.push_back(id);  // before the place of the id, which must not point beyond them if memory is lacking
+  ids_.push_back(id);  // before the index of the id, which must not point beyond them if memory is lacking
   counts_.push_back(1);
-  places_.emplace(id, ids_.size() - 1);
+  indices_.emplace(id, ids_.size() - 1);
 }
 
 void TokenCounts::remove(std::int32_t id) {
-  const auto found = places_.find(id);
-  if (found == places_.end()) {
+  const auto found = indices_.find(id);
+  if (found == indices_.end()) {
     throw Error(ErrorCode::internal, "the counts of a penalty did not follow this history");
   }
-  const std::size_t place = found->second;
-  if (--counts_[place] != 0) {
+  const std::size_t index = found->second;
+  if (--counts_[index] != 0) {
     return;
   }
-  places_.erase(found);
-  if (place + 1 < ids_.size()) {  // the last one takes the place
-    ids_[place] = ids_.back();
-    counts_[place] = counts_.back();
-    places_[ids_[place]] = place;
+  indices_.erase(found);
+  if (index + 1 < ids_.size()) {  // the last one moves there
+    ids_[index] = ids_.back();
+    counts_[index] = counts_.back();
+    indices_[ids_[index]] = index;
   }
   ids_.pop_back();
   counts_.pop_back();
@@ -51,8 +51,8 @@ void TokenCounts::remove(std::int32_t id) {
 
 std::size_t TokenCounts::bytes() const noexcept {
   // A node of the map has its entry and a link.
-  return (ids_.capacity() + counts_.capacity()) * sizeof(std::int32_t) + places_.bucket_count() * sizeof(void *) +
-         places_.size() * (sizeof(std::pair<const std::int32_t, std::size_t>) + sizeof(void *));
+  return (ids_.capacity() + counts_.capacity()) * sizeof(std::int32_t) + indices_.bucket_count() * sizeof(void *) +
+         indices_.size() * (sizeof(std::pair<const std::int32_t, std::size_t>) + sizeof(void *));
 }
 
 void Penalty::rewind(const History &history) {
@@ -85,11 +85,11 @@ void Penalty::edit(const History &history, EditsWriter &edits) {
   std::vector<std::int32_t> &ids = edits.scratch();
   std::vector<float> values;
   values.reserve(tokens_.ids().size());
-  for (std::size_t place = 0; place < tokens_.ids().size(); ++place) {
-    const std::int32_t id = tokens_.ids()[place];
+  for (std::size_t index = 0; index < tokens_.ids().size(); ++index) {
+    const std::int32_t id = tokens_.ids()[index];
     if (id >= 0 && id < edits.vocab_size()) {
       ids.push_back(id);
-      values.push_back(per_occurrence_ ? -penalty_ * static_cast<float>(tokens_.counts()[place]) : -penalty_);
+      values.push_back(per_occurrence_ ? -penalty_ * static_cast<float>(tokens_.counts()[index]) : -penalty_);
     }
   }
   edits.bias(ids.data(), values.data(), ids.size());

@@ -20,8 +20,8 @@ class TokenCounts {
   [[nodiscard]] const std::vector<std::int32_t> &ids() const noexcept { return ids_; }
   [[nodiscard]] const std::vector<std::int32_t> &counts() const noexcept { return counts_; }
   [[nodiscard]] std::size_t bytes() const noexcept;
-  // Free what takes long to free: the places, one block of memory for each. Only before the end of the counts.
-  void free() noexcept { places_.clear(); }
+  // Free the map of indices, which takes long: it has a block of memory for each id. Only before the end of the counts.
+  void free() noexcept { indices_.clear(); }
 
  private:
   // An odd multiplier, drawn at random by each process: ids that share a bucket cannot be prepared. It is drawn in the
@@ -36,7 +36,7 @@ class TokenCounts {
 
   std::vector<std::int32_t> ids_;
   std::vector<std::int32_t> counts_;
-  std::unordered_map<std::int32_t, std::size_t, Hash> places_;
+  std::unordered_map<std::int32_t, std::size_t, Hash> indices_;
 };
 
 // Subtracts the penalty from the logit of each generated id, once or as often as it was generated.
@@ -59,7 +59,7 @@ class Penalty : public State {
   float penalty_;
   bool per_occurrence_;
   bool counts_ = false;   // whether the first edit was made
-  std::int64_t counted_;  // ids that are in `tokens_`, and those of the prompt
+  std::int64_t counted_;  // ids that are in `tokens_`, and the prompt's
   TokenCounts tokens_;
 };
 

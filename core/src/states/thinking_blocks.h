@@ -42,10 +42,10 @@ class ThinkingBlocks : public State {
 
   ThinkingLimit limit_;
   std::int32_t last_of_start_, last_of_end_;  // the last ids of the tags: most steps read nothing else of them
-  // The lengths of the history at which a tag was complete: positive for a start tag, negative for an end tag. The
+  // The history's lengths when a tag was complete: positive for a start tag, negative for an end tag. The
   // leading 0 is never removed.
   std::vector<std::int64_t> events_{0};
-  std::int64_t due_ = 0;  // length at which the open block has used up its budget
+  std::int64_t due_ = 0;  // length when the open block has used up its budget
   bool start_first_;      // the longer tag, which counts if both end at the same id; the start tag if they are equal
 };
 

@@ -1,4 +1,4 @@
-"""Authentication: from a token or a client certificate to a principal."""
+"""Authentication: checks a token (`TokenFile.by_token`) or a client certificate, and returns its principal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logitport_session.trust.principals import ANONYMOUS, APPLY, REGISTER, Princ
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from logitport_server.access.tokens import Grant, TokenFile
+    from logitport_server.access.token_file import Grant, TokenFile
 
 _SCHEME = "bearer "
 

@@ -7,15 +7,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
+
 if TYPE_CHECKING:
     from types import TracebackType
 
-# A smaller message is not counted.
-LARGE_BYTES = 1 << 20
-
 
 class ByteBudget:
-    """The bytes of one principal. Messages wait for room in the order in which they came.
+    """The bytes of one principal. Messages wait for room in the order of arrival.
 
     Args:
         limit: bytes that messages may have together.
@@ -78,7 +77,7 @@ class Room:
 
     def keep(self, num_bytes: int) -> None:
         """Give back what is more than the size of a message; all, if the message is small."""
-        kept = min(num_bytes, self.num_bytes) if num_bytes > LARGE_BYTES else 0
+        kept = min(num_bytes, self.num_bytes) if num_bytes > LARGE_MESSAGE_BYTES else 0
         more, self.num_bytes = self.num_bytes - kept, kept
         self._budget.give_back(more)
 

@@ -1,10 +1,14 @@
-"""Converts errors to gRPC statuses."""
+"""Converts the error of a call to its gRPC status.
+
+The status of each error code is in the table of `logitport.errors`. A server that ends, or that has lost the process
+of a call, answers `unavailable`, which has no code: clients then try another server.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 
@@ -34,6 +38,11 @@ async def statuses(context: Context) -> AsyncIterator[None]:
             await _abort(context, defects.to_error(error, "a call"))
     except grpc.aio.InternalError as error:  # the connection is gone, so no status can be sent
         raise asyncio.CancelledError from error
+
+
+async def unavailable(context: Context, reason: str) -> NoReturn:
+    """End the call with the status UNAVAILABLE."""
+    await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
 
 
 async def _abort(context: Context, error: LogitportError) -> None:

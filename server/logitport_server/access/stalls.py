@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
-from logitport_session.resources import limits
+from logitport_session.resources import session_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STALL_SECONDS = limits.STALL_SECONDS
+STALL_SECONDS = session_limits.STALL_SECONDS
 
 
 class StallLimit:

@@ -69,9 +69,9 @@ def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Ite
     widths = [max(map(cell_len, cells)) for cells in zip(headings, *shown, strict=True)]
     for index, row in enumerate([headings, *shown]):
         line = Text(no_wrap=True, overflow="ellipsis")
-        for place, (column, cell, width) in enumerate(zip(columns, row, widths, strict=True)):
+        for at, (column, cell, width) in enumerate(zip(columns, row, widths, strict=True)):
             padding = " " * (width - cell_len(cell))
-            is_last = place == len(row) - 1
+            is_last = at == len(row) - 1
             line.append(padding if column.right else "")
             line.append(cell, style="bold" if index == 0 else _style(column.heading, cell))
             line.append("" if is_last else _GAP if column.right else padding + _GAP)

@@ -8,19 +8,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from logitport.core import compiled
-from logitport_sandbox import LAYERS, SandboxError
-from logitport_sandbox.assessment import assess
-from logitport_sandbox.gpu import device_nodes
+from logitport.core.tensors import has_torch
+from logitport.system.installation import how_to_install
+from logitport_sandbox import LAYERS, SandboxError, users
+from logitport_sandbox.gpu_files import device_nodes
+from logitport_sandbox.verification.assessment import assess
 from logitport_server.cli.display import size
 from logitport_server.config import ServerConfig
 from logitport_server.config.sandbox import Layers
 from logitport_server.front_door import cpu_regime, machine
 
 if TYPE_CHECKING:
-    from logitport_sandbox.assessment import Assessment
+    from logitport_sandbox.verification.assessment import Assessment
     from logitport_server.front_door.machine import Need
 
 
@@ -41,28 +44,34 @@ class Doctor(Layers):
         try:
             assessment = assess(without=self.waived_layers, required=self.required_layers, use_cache=False)
         except (SandboxError, OSError) as error:
-            sys.exit(f"logitport: {error}")
+            sys.exit(f"logitport: serve refuses shipped processors here: {error}")
         console.print(_layers(assessment))
         console.print(_attempts(assessment))
-        for warning in assessment.warnings():
-            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
         if (refusal := assessment.refusal()) is not None:
             sys.exit(f"logitport: serve refuses shipped processors here: {refusal}")
+        for warning in assessment.warnings():
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
 
 
 def _machine() -> Table:
-    import torch
-
     from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE
 
-    cuda = f"{torch.cuda.device_count()} devices, CUDA {torch.version.cuda}" if torch.cuda.is_available() else "none"
+    torch, cuda = f"not installed; classes that read logits need it: {how_to_install('server', 'torch')}", "none"
+    if has_torch():
+        import torch as installed
+
+        torch, gpus = installed.__version__, installed.cuda
+        cuda = f"{gpus.device_count()} devices, CUDA {installed.version.cuda}" if gpus.is_available() else "none"
     table = Table("this machine", "", show_header=False)
     table.add_row("system", f"{platform.system()} {platform.release()} {platform.machine()}")
     table.add_row("Python", f"{platform.python_version()}, {sys.executable}")
     table.add_row("core", compiled.describe())
-    table.add_row("torch", torch.__version__)
+    table.add_row("torch", escape(torch))
     table.add_row("CUDA", cuda)
     table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")
+    lacking = users.lacking()
+    shared = f"the server's user: {lacking}"
+    table.add_row("users of workers", shared if lacking else f"{users.WORKERS[0]} to {users.WORKERS[-1]}, one each")
     table.add_row("local transport", "yes" if LOCAL_TRANSPORT_AVAILABLE else "no: this system has no memfd_create")
     return table
 

@@ -92,7 +92,7 @@ def _execute(path: Path) -> Any:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return the last line of the file that the error passed through, as text; "" if there is none."""
+    """Return the last line of the file that the error passed through, as text, or ""."""
     line, at = "", error.__traceback__
     while at is not None:
         if Path(at.tb_frame.f_code.co_filename).name == path.name:

@@ -27,7 +27,7 @@ def parameters(verified: Verified) -> Iterator[str]:
 def values(verified: Verified) -> Iterator[str]:
     """One line for each value: position, type, operator, inputs, fields, and the first elements of a constant."""
     for position, (value, kind) in enumerate(zip(verified.program.values, verified.types, strict=True)):
-        arguments = [f"%{place}" for place in value.inputs] + list(_fields(value))
+        arguments = [f"%{source}" for source in value.inputs] + list(_fields(value))
         yield f"%{position} {kind} = {value.operator}({', '.join(arguments)})"
 
 

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from logitport.errors import InvalidArgument, LogitportError, escaped
 from logitport.tokenizers import read_tokenizer
+from logitport_recording.reading.event_fields import display_name, json_object
+from logitport_recording.reading.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.cli.servers import print_json
@@ -19,14 +21,12 @@ from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.lifecycle.start_errors import StartupError, UsageError
 from logitport_session import stubs
-from logitport_testing.recordings.event_fields import display_name, json_object
-from logitport_testing.recordings.reader import MAX_MEMORY_BYTES, read_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport_testing.recordings.reader import RecordedSession, Recording
-    from logitport_testing.replaying.chains import Replacement
+    from logitport_recording.reading.reader import RecordedSession, Recording
+    from logitport_testing.replaying.replacement import Replacement
     from logitport_testing.replaying.replay import Replay
 
 
@@ -118,7 +118,7 @@ class ReplayRecording(BaseModel):
 
 
 def _replacement(version: str) -> Replacement:
-    from logitport_testing.replaying.chains import Replacement
+    from logitport_testing.replaying.replacement import Replacement
 
     name, separator, source = version.rpartition("=")
     if separator and not name:

@@ -7,6 +7,7 @@ import inspect
 import os
 import platform
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -139,8 +140,10 @@ _TABLE = {
 
 def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) -> None:
     if is_given:
-        names = ("logitport", "torch", "grpcio", "protobuf")
-        versions = {name: importlib.metadata.version(name) for name in names}
+        versions = dict.fromkeys(("logitport", "torch", "grpcio", "protobuf"), "none")
+        for name in versions:
+            with suppress(importlib.metadata.PackageNotFoundError):  # torch is optional
+                versions[name] = importlib.metadata.version(name)
         versions |= {"python": platform.python_version(), "core": _import("logitport.core.compiled").NAME}
         for name, version in versions.items():
             click.echo(f"{name:<10} {version}")
@@ -176,7 +179,7 @@ COMMANDS = ROOT.commands
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Run the command that the arguments name (default: those of the process).
+    """Run the command that the arguments name (default: the process's arguments).
 
     An invalid option ends the process with status 2 and one line for each option.
     """

@@ -1,4 +1,4 @@
-"""`logitport serve`."""
+"""`logitport serve`. Its options, with their defaults, are the fields of the groups in `logitport_server/config/`."""
 
 from __future__ import annotations
 

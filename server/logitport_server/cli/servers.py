@@ -40,7 +40,7 @@ class ServerResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The text of the error, with this command's flags; "" if there was none."""
+        """The text of the error, with this command's flags, or ""."""
         return "" if self.error is None else with_flags(str(self.error))
 
 

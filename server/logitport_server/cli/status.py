@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from logitport_server.cli.activity import Quantile, quantile
 from logitport_server.cli.display import NOTHING, Column, age, fields, latency, lines_of, number, row_of, show, size
+from logitport_server.cli.server_activity import Quantile, quantile
 from logitport_server.cli.servers import TableCommand, end, print_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from logitport_server.access.tokens import PrincipalName, Scope, new_token
+from logitport_server.access.token_file import PrincipalName, Scope, new_token
 from logitport_server.config.option import Argument
 from logitport_server.config.units import OrOff, Seconds
 from logitport_session.trust.principals import CUDA

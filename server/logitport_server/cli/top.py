@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from logitport.errors import ServerUnavailable
-from logitport_server.cli.activity import Look, ServerActivity, compare
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, row_of, show
+from logitport_server.cli.server_activity import Look, ServerActivity, compare
 from logitport_server.cli.servers import JsonCommand, ServerResult, call_each, end, print_json
 from logitport_server.cli.sessions import ID_LENGTH
 from logitport_server.cli.status import QUARANTINE_COLUMNS, WORKER_COLUMNS, latency_of, state_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from logitport.client import Client
     from logitport.client.server_client import ServerClient
-    from logitport_server.cli.activity import Activity, Quantile
+    from logitport_server.cli.server_activity import Activity, Quantile
 
 
 def _state(look: Look) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Size
 from logitport_server.config.values import CallRate, Rate
-from logitport_session.resources.limits import SessionLimits
+from logitport_session.resources.session_limits import SessionLimits
 
 # Principals that can have all of their sessions at the same time. One principal alone cannot use up all sessions.
 _FULL_PRINCIPALS = 4

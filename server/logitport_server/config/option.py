@@ -53,7 +53,7 @@ def flag_of(name: str) -> str:
 
 
 def heading_of(model: type[BaseModel], name: str) -> str:
-    """Return the heading of a field: that of the class which defines it."""
+    """Return the heading of a field: the heading of the class that defines it."""
     owner = next(base for base in model.__mro__ if name in inspect.get_annotations(base))
     return getattr(owner, "heading", OptionGroup.heading)
 

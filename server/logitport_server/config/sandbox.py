@@ -10,7 +10,7 @@ from logitport_sandbox.layers import LAYER_NAMES
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Seconds, Size
 from logitport_server.config.values import LayerState, WorkerPython, check_unique_names
-from logitport_session.resources.limits import SessionLimits
+from logitport_session.resources.session_limits import SessionLimits
 
 
 class Layers(OptionGroup):

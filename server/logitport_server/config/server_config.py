@@ -1,4 +1,7 @@
-"""The options of `logitport serve`. They are validated once and then frozen."""
+"""The options of `logitport serve`, with their defaults. They are validated once and then frozen.
+
+Those that embedded sessions have, too, get their defaults from `SessionLimits`, field by field.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from logitport_server import logs
 from logitport_server.config.limits import Limits
 from logitport_server.config.listening import Listening, Security
 from logitport_server.config.option import OptionGroup
-from logitport_server.config.processors import Processors, RegistrationOptions
+from logitport_server.config.processor_options import Processors, RegistrationOptions
 from logitport_server.config.sandbox import Sandbox
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File
 from logitport_server.logs import LogFormat
-from logitport_session.resources.limits import SessionLimits
+from logitport_session.resources.session_limits import SessionLimits
 
 
 def _lower(value: Any) -> Any:

@@ -27,7 +27,7 @@ VARIABLES = {PREFIX + name.upper(): name for name in ServerConfig.model_fields}
 
 
 def add_sources(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Add the values of the environment and of the configuration file to those of the command line.
+    """Add the values of the environment and of the configuration file to the command line's.
 
     Returns:
         The values, and the variable or the path of the file that they come from, by field.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport_programs.cost import DEFAULT_LIMIT_MS
-from logitport_session.requests.hosting import host_trusted
+from logitport_session.requests.loaded_processors import load_trusted
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport_server.executors.output import OutputLog
-    from logitport_server.executors.worker_processes.report import WorkerReport
+    from logitport_server.executors.output_log import OutputLog
+    from logitport_server.executors.worker_processes.worker_report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
     from logitport_session.processor_sources.source import Source
@@ -35,27 +35,27 @@ class Executor(ABC):
     output: OutputLog
     program_milliseconds: float = DEFAULT_LIMIT_MS
 
-    def host(self, source: Source) -> Dialect:
+    def load(self, source: Source) -> Dialect:
         """Create an instance of the processor for one session.
 
         Raises:
             PayloadError: the payload is refused.
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
-        dialect = host_trusted(source, self.program_milliseconds) or self.host_shipped(source)
+        dialect = load_trusted(source, self.program_milliseconds) or self.load_shipped(source)
         dialect.key = source.key
         return dialect
 
     @abstractmethod
-    def host_shipped(self, source: Source) -> Dialect:
-        """Do the same as `host`, for a source with a payload."""
+    def load_shipped(self, source: Source) -> Dialect:
+        """Do the same as `load`, for a source with a payload."""
 
     def workers(self) -> list[WorkerReport]:
         """Return what each worker does; none if shipped processors do not run in workers."""
         return []
 
     def ready(self) -> None:
-        """Wait until processors can be hosted. Raises RuntimeError with the reason if they cannot."""
+        """Wait until processors can be loaded. Raises RuntimeError with the reason if they cannot."""
 
     def check_python(self, shipped: Payload) -> None:
         """Raise PayloadError if no configured Python can run the payload. Does not unpickle."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import PayloadError
 from logitport.payload.pickle_reader import read
 from logitport_server.executors.base import Executor
-from logitport_server.executors.output import OutputLog
+from logitport_server.executors.output_log import OutputLog
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session import stubs
 from logitport_session.dialects import Dialect, make_dialect
@@ -29,7 +29,7 @@ class InlineExecutor(Executor):
         self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose
         self.output = OutputLog()
 
-    def host_shipped(self, source: Source) -> Dialect:
+    def load_shipped(self, source: Source) -> Dialect:
         assert source.payload is not None  # noqa: S101 - only payloads come here
         try:
             processor = self._loader.load(source.payload)

@@ -12,7 +12,7 @@ from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
 from logitport_server.executors.calls.domain_workers import DomainWorkers
-from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.remote_dialect import RemoteDialect
 from logitport_server.executors.calls.worker import Worker
 from logitport_server.executors.worker_processes.worker_zygotes import candidates
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from logitport.payload import Payload
     from logitport_server.executors.calls.worker import Deadlines
-    from logitport_server.executors.output import OutputLog
+    from logitport_server.executors.output_log import OutputLog
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.process_holder import ForksWorkers
-    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.executors.worker_processes.slots import WorkerSlots
+    from logitport_server.executors.worker_processes.worker_report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
     from logitport_session.processor_sources.source import Source
@@ -86,7 +86,7 @@ class WorkerExecutor(Executor):
     def check_python(self, shipped: Payload) -> None:
         candidates(self._others, shipped)
 
-    def host_shipped(self, source: Source) -> Dialect:
+    def load_shipped(self, source: Source) -> Dialect:
         self.quarantine.check(source.domain, source.key, source.display_name)
         assert source.payload is not None  # noqa: S101 - only payloads come here
         python, *others = candidates(self._others, source.payload)
@@ -108,7 +108,7 @@ class WorkerExecutor(Executor):
         self._slots.close()
 
     def _domain(self, domain: TrustDomain | None, python: str) -> DomainWorkers:
-        """Return the workers of a trust domain; create the object if there is none."""
+        """Return the workers of a trust domain. Creates the object if needed."""
         with self._lock:
             workers = self._domains.get((domain, python))
             if workers is None:

@@ -1,1 +1,1 @@
-"""The front door: authenticates and admits callers, and passes their frames to the processes of their principals."""
+"""The front door: authorizes calls, and passes their frames to the processes of their principals."""

@@ -97,7 +97,7 @@ class ProcessCgroups:
             self._submit(self._return, path)
 
     def _return(self, path: Path) -> None:
-        """Move what is in a cgroup to that of the front door: another process had the number of one that had ended."""
+        """Move what is in a cgroup to the front door's: another process had the number of one that had ended."""
         with suppress(OSError):
             for process_id in (path / "cgroup.procs").read_text().split():
                 (self.path.parent / "server" / "cgroup.procs").write_text(process_id)

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.principal_process.limits import STACK_BYTES
+from logitport_server.principal_process.kernel_limits import STACK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logitport_server.config import ServerConfig
-    from logitport_session.resources.limits import SessionLimits
+    from logitport_session.resources.session_limits import SessionLimits
 
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
-from logitport_server.principal_process.messages import BorrowMemory, GiveBackMemory, MemoryPart
+from logitport_server.principal_process.process_messages import BorrowMemory, GiveBackMemory, MemoryPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

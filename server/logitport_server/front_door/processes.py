@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport.system.bounded import BoundedTable
-from logitport_server.executors.worker_processes.pidfd import describe_end
-from logitport_server.principal_process.messages import Ping
+from logitport_server.lifecycle.pidfd import describe_end
+from logitport_server.principal_process.process_messages import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ class Processes:
         return sum(map(len, list(self._running.values())))
 
     async def get(self, principal: str) -> RunningProcess:
-        """Return a process of the principal; fork it if there is none, or if all are busy and there may be more.
+        """Return a process of the principal. Forks the first one, and another if all are busy and there may be more.
 
         Raises:
             LimitExceeded: the last ones have crashed, or no process can be forked now.

@@ -15,7 +15,7 @@ from logitport import payload
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, registry_pb2, registry_pb2_grpc
 from logitport_server.access import Unparsed, current_call
-from logitport_server.principal_process.messages import Checked
+from logitport_server.principal_process.process_messages import Checked
 from logitport_server.transports.threads import on_thread
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from logitport.system.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
-    from logitport_server.executors.output import OutputLog
+    from logitport_server.executors.output_log import OutputLog
     from logitport_server.registry.registry import Registry
     from logitport_session.trust.principals import Principal
 
@@ -86,14 +86,14 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
         return registry_pb2.RegisterResponse(processor=info, registry_id=self._registry.id)
 
     def _register(self, message: bytes, answer: bytes, principal: Principal) -> tuple[registry_pb2.ProcessorInfo, str]:
-        """Register the payload of a message, for which the caller's process has answered this. Returns its name, too.
+        """Register the payload of a message that the caller's process has checked. Returns its name, too.
 
         The digest is computed here: it names the payload for all principals.
         """
         try:
             checked = msgspec.msgpack.decode(answer, type=Checked)
             serialized = message[checked.start : checked.end].decode()
-        except ValueError as error:  # also that of msgspec
+        except ValueError as error:  # msgspec's errors are of this class, too
             raise LogitportError(f"the caller's process has answered what cannot be read: {error}") from error
         shipped = payload.labelled(checked.data, checked.labels, is_program=checked.is_program)
         info = self._registry.register_checked(

@@ -1,4 +1,4 @@
-"""The front door's end of a socket on which it relays the messages of one stream, one at a time in each direction."""
+"""The front door's end of a socket that relays the messages of one stream, one at a time in each direction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from logitport.errors import ServerUnavailable, from_proto
+from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
 from logitport.system.local_frames import LENGTH
 from logitport_proto import common_pb2
-from logitport_server.access import LARGE_BYTES
 from logitport_server.principal_process.relayed import ERROR, MAX_JOINED_BYTES
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Relay:
 
     def _wait_for_room(self, size: int) -> None:
         """Receive the rest of a reply. A large one waits for room first, in its process."""
-        if self._room is None or size <= LARGE_BYTES:
+        if self._room is None or size <= LARGE_MESSAGE_BYTES:
             self._begin_rest()
         elif self._room.num_bytes:
             logger.error("a process has sent a reply before its last one was passed on, and its stream ends")
@@ -181,7 +181,7 @@ class Relay:
     def _deliver(self, data: bytes) -> None:
         if self._reply is not None and not self._reply.done():
             self._reply.set_result((bool(self._length & ERROR), data))
-        elif len(data) > LARGE_BYTES:
+        elif len(data) > LARGE_MESSAGE_BYTES:
             self.forget_reply()
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from logitport_server.front_door.running_process import Handler, RunningProcess
-    from logitport_server.metrics.server import Metrics
+    from logitport_server.metrics.server_metrics import Metrics
     from logitport_server.principal_process.message import Message
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Reports:
     async def refresh(self, seconds: float) -> None:
         """Let all processes report now. Returns when they have, after so many seconds at the latest."""
         calls = [process.call(ReportNow(), seconds) for process in tuple(self._processes()) if process.is_running]
-        # The metrics of a process that does not answer, or has ended, are those of its last report.
+        # The metrics of a process that does not answer, or has ended, are from its last report.
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def refresh_soon(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Reports:
         await self.refresh(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Do the same as `refresh`, on any thread. On that of the event loop, or before `begin`, do nothing."""
+        """Do the same as `refresh`, on any thread. On the event loop's thread, or before `begin`, do nothing."""
         loop = self._loop
         if loop is None or loop.is_closed() or asyncio._get_running_loop() is loop:
             return

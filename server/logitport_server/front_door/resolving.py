@@ -1,4 +1,4 @@
-"""Answers the questions of processes for registered processors."""
+"""Resolves registered names and digests, by `View.resolve`, for the processes of principals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.principal_process.messages import FoundPayload, GetPayload, Resolve, Resolved
+from logitport_server.principal_process.process_messages import FoundPayload, GetPayload, Resolve, Resolved
 
 if TYPE_CHECKING:
     from logitport_server.front_door.running_process import RunningProcess
@@ -28,13 +28,13 @@ class Resolving:
         self.handlers: dict[type[Any], Any] = {Resolve: self._resolve, GetPayload: self._get}
 
     def _resolve(self, process: RunningProcess, message: Resolve, descriptors: list[int]) -> Resolved:
-        entry = self._registry.find(message.text, process.principal, is_name=message.is_name)
+        entry = self._registry.resolve_registered(message.text, process.principal, is_name=message.is_name)
         return Resolved(owner=entry.owner, payload_id=_id(entry))
 
     async def _get(
         self, process: RunningProcess, message: GetPayload, descriptors: list[int]
     ) -> tuple[FoundPayload, list[int]]:
-        entry = self._registry.find(message.text, process.principal, is_name=message.is_name)
+        entry = self._registry.resolve_registered(message.text, process.principal, is_name=message.is_name)
         shipped = entry.payload
         # On a thread: to write 8 MB takes milliseconds, and holds no lock of the interpreter.
         with await asyncio.to_thread(_memory_of, shipped.data) as memory:

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
 from logitport_proto import common_pb2
-from logitport_server.executors.worker_processes.pidfd import send_signal
-from logitport_server.principal_process import messages
+from logitport_server.lifecycle.pidfd import send_signal
+from logitport_server.principal_process import process_messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.link import failed
 from logitport_server.principal_process.message import Done, Failed, Message
@@ -37,7 +37,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _MAX_UNSENT = 1024
 # Calls of one process that are being answered.
 _MAX_ANSWERING = 256
-# Before a message is sent again for which no descriptor was free.
+# Before a message is sent again because no descriptor was free.
 _RETRY_SECONDS = 0.1
 # For a process that has closed its connection to end by itself.
 _END_SECONDS = 1.0
@@ -59,7 +59,7 @@ class RunningProcess:
 
     Attributes:
         ended: done when the process has ended.
-        status: done with its exit status, as that of `subprocess.Popen`, or with None if that cannot be known.
+        status: done with its exit status, as in `subprocess.Popen`, or with None if that cannot be known.
         data: what the parts of the front door keep for the process, by their own keys.
         streams: number of its open streams.
         killed_because: why the front door has killed it; "" if it has not.
@@ -85,7 +85,7 @@ class RunningProcess:
         self._thread = threading.get_ident()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.status: asyncio.Future[int | None] = self._loop.create_future()
-        self._channel = Channel(connection, messages.TO_FRONT_DOOR)
+        self._channel = Channel(connection, process_messages.TO_FRONT_DOOR)
         self._pidfd = pidfd
         self._lifeline = lifeline
         self._handlers = handlers

@@ -14,18 +14,20 @@ import grpc
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport.shipping import calls
+from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
 from logitport_proto import processing_pb2, processing_pb2_grpc
-from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
+from logitport_server.access import ByteBudgets, StallLimit, Unparsed, current_call
+from logitport_server.access.grpc_errors import unavailable
 from logitport_server.front_door.relay import Relay
-from logitport_server.principal_process.messages import AttachConnection, OpenStream
+from logitport_server.principal_process.process_messages import AttachConnection, OpenStream
 from logitport_session.resources import descriptors as descriptors_of_process
 from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from logitport_server.access.call_guard import AuthorizedCall
     from logitport_server.access.grpc_errors import Context
-    from logitport_server.access.guard import AdmittedCall
     from logitport_server.front_door.processes import Processes
     from logitport_server.front_door.running_process import RunningProcess
     from logitport_server.transports.local_socket import LocalSocketListener
@@ -98,7 +100,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 stream.relay.send(data)
                 return await stream.receive_last()
             except BaseException:
-                if len(data) > LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
+                if len(data) > LARGE_MESSAGE_BYTES:  # the error, and the frames of its traceback, form a cycle
                     asyncio.get_running_loop().call_later(_COLLECT_SECONDS, gc.collect, 1)
                 raise
             finally:
@@ -115,7 +117,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         if self._refuses_sessions:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, calls.DRAINING)
+            await unavailable(context, calls.DRAINING)
         self._num_sessions += 1
         try:
             async with _unavailable(context):
@@ -123,7 +125,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         finally:
             self._num_sessions -= 1
 
-    async def _relay(self, task: asyncio.Task[None], call: AdmittedCall, context: Context) -> None:
+    async def _relay(self, task: asyncio.Task[None], call: AuthorizedCall, context: Context) -> None:
         """Relay the frames of a session until it ends."""
         stream: _Stream | None = None
         stall_limit = StallLimit("a reply was not received")
@@ -153,12 +155,12 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             if stream is not None:
                 self._end(stream, call.hold())
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
+        await unavailable(context, "the server is shutting down; open a session on another one")
 
     def take_freed(self) -> bool:
         """Whether much memory may have become free since the last call."""
         largest, self._largest = self._largest, 0
-        return largest > LARGE_BYTES
+        return largest > LARGE_MESSAGE_BYTES
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""
@@ -177,7 +179,12 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         return self._draining or self._is_leaving()
 
     async def _open(
-        self, call: AdmittedCall, kind: Literal["session", "apply", "check"], *, trace: tuple[str, str], peer: str = ""
+        self,
+        call: AuthorizedCall,
+        kind: Literal["session", "apply", "check"],
+        *,
+        trace: tuple[str, str],
+        peer: str = "",
     ) -> _Stream:
         """Open a stream to the principal's process. Raises LogitportError."""
         process = await self._processes.get(call.principal.name)
@@ -203,7 +210,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 self._revoke(message.access_token)
                 ours.close()
                 raise
-        # The reply to a call is about as large as its message, for which the call has room already.
+        # The reply to a call is about as large as its message, and the call has room for that already.
         room = self._replies.room(call.principal.name) if kind == "session" else None
         stream = _Stream(process, Relay(ours, self._max_reply_bytes, room), message.access_token)
         self._processes.begin_stream(process)
@@ -237,7 +244,7 @@ async def _unavailable(context: Context) -> AsyncIterator[None]:
     try:
         yield
     except ServerUnavailable as error:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+        await unavailable(context, error.message)
 
 
 class _Stream:

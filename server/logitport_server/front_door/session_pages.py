@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from logitport.errors import LogitportError
 from logitport_proto import admin_pb2
-from logitport_server.principal_process.messages import Leave
+from logitport_server.principal_process.process_messages import Leave
 from logitport_server.principal_process.report_messages import DescribeSessions, SessionsDescribed
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from logitport_server.front_door.reports import Reports
     from logitport_server.front_door.running_process import RunningProcess
-    from logitport_server.metrics.server import Metrics
+    from logitport_server.metrics.server_metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# A process that answers later is left out of a page, and its numbers are those of its last report.
+# A process that answers later is left out of a page, and its numbers are from its last report.
 _ANSWER_SECONDS = 1.0
 # Of one session: longer than anything that a process writes.
 _MAX_DESCRIPTION_BYTES = 1 << 14
@@ -31,7 +31,7 @@ _MAX_NUMBER = 10**18 - 1
 
 
 class SessionsOfProcesses:
-    """The open sessions of all processes: counterpart of `Departures`, and a `SessionPages`.
+    """The open sessions of all processes: counterpart of `SessionTable`, and a `SessionPages`.
 
     Args:
         metrics: have the number of sessions that each process has reported.

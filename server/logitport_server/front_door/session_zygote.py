@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config.sources import VARIABLES
-from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.lifecycle.launch_backoff import LaunchBackoff
+from logitport_server.lifecycle.pidfd import describe_end
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process import lifeline
 from logitport_server.principal_process import zygote_messages as messages
@@ -41,7 +41,7 @@ _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP
 _CODE = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
     "from logitport_sandbox.linux import end_with_parent; end_with_parent(int(sys.argv[2])); "
-    "from logitport_server.principal_process.zygote import main; main()"
+    "from logitport_server.principal_process.principal_zygote import main; main()"
 )
 _FORK_SECONDS = 10.0
 _START_SECONDS = 180.0
@@ -156,7 +156,7 @@ class SessionZygote:
             if forked.done() and not forked.cancelled() and forked.exception() is None:
                 os.close(forked.result()[0])  # this call was cancelled at the same time
             if isinstance(error, asyncio.TimeoutError):
-                self._replace(channel, f"has not answered for {_FORK_SECONDS:g} s")
+                self._restart(channel, f"has not answered for {_FORK_SECONDS:g} s")
             if isinstance(error, (OSError, asyncio.TimeoutError)):
                 raise ServerUnavailable("the process for the session could not be forked; try again") from error
             raise
@@ -235,8 +235,8 @@ class SessionZygote:
         elif (process := self._processes.pop(event.number, None)) is not None:
             process.note_status(event.status)
 
-    def _replace(self, channel: Channel, what: str) -> None:
-        """Launch another zygote in place of the one with this channel, unless that has ended."""
+    def _restart(self, channel: Channel, what: str) -> None:
+        """Restart the zygote with this channel, unless it has ended."""
         if channel is self._channel and channel.fileno() >= 0:
             self._handle_end(what)
 
@@ -278,7 +278,7 @@ class SessionZygote:
         self._channel = Channel(self._launched.control, messages.FROM_ZYGOTE)
         loop.add_reader(self._channel.fileno(), self._receive)
         late = f"was not ready within {_START_SECONDS:g} s"
-        self._launching = loop.call_later(_START_SECONDS, self._replace, self._channel, late)
+        self._launching = loop.call_later(_START_SECONDS, self._restart, self._channel, late)
 
     def _fail(self, reason: str) -> None:
         """Let those fail that wait until the zygote is ready."""

@@ -10,7 +10,7 @@ import dill  # type: ignore[import-untyped]
 from logitport_server.front_door import machine
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process.setup import Setup
-from logitport_session.resources import limits
+from logitport_session.resources import session_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +41,7 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
         programs=config.programs,
         max_payload_bytes=config.max_payload_bytes,
         requires_signatures=config.trusted_keys is not None,
-        stall_seconds=limits.STALL_SECONDS,
+        stall_seconds=session_limits.STALL_SECONDS,
         log_level=config.log_level,
         log_format=config.log_format,
         process_memory=machine.process_limit(config, machine.memory_bytes()),

@@ -78,7 +78,7 @@ class StatusPages:
     """The pages, which are served until `close`.
 
     Attributes:
-        port: the port on which they are served.
+        port: the port that serves them.
     """
 
     def __init__(self, server: _Server) -> None:

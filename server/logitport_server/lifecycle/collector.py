@@ -1,7 +1,7 @@
 """Short garbage collections: none visits many objects while other threads wait for the interpreter's lock.
 
 A collection holds the lock until it ends, and visits the objects of its generation. Reference counts free what a step
-creates; the collector is needed for cycles only, such as those of tracebacks. With Python's defaults, a large step of
+creates; the collector is needed for cycles only, such as tracebacks. With Python's defaults, a large step of
 one principal, which creates 100,000 objects, began full collections that stopped all threads for 12 to 30 ms each.
 No automatic collections at all lost: a full one of what has accumulated in half a second took 100 ms.
 """
@@ -47,7 +47,7 @@ def return_freed_memory() -> None:
     """Return the memory that malloc keeps for later to the kernel. Does nothing without glibc.
 
     By itself malloc returns the end of its heap, and large blocks. The states of a session are many small blocks among
-    those of others.
+    others.
     """
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim

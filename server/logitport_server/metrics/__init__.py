@@ -8,8 +8,8 @@ from logitport.system.lazy import names_of
 from logitport_server.metrics.counts import code_label
 
 if TYPE_CHECKING:
-    from logitport_server.metrics.processors import ProcessorMetrics, StepTimes
-    from logitport_server.metrics.server import Metrics
+    from logitport_server.metrics.processor_metrics import ProcessorMetrics, StepTimes
+    from logitport_server.metrics.server_metrics import Metrics
 
 __all__ = ["Metrics", "ProcessorMetrics", "StepTimes", "code_label"]
 
@@ -17,7 +17,7 @@ __all__ = ["Metrics", "ProcessorMetrics", "StepTimes", "code_label"]
 __getattr__ = names_of(
     __name__,
     {
-        "logitport_server.metrics.processors": "ProcessorMetrics StepTimes",
-        "logitport_server.metrics.server": "Metrics",
+        "logitport_server.metrics.processor_metrics": "ProcessorMetrics StepTimes",
+        "logitport_server.metrics.server_metrics": "Metrics",
     },
 )

@@ -1,4 +1,4 @@
-"""Labels for names that clients choose: their number is limited, and one client cannot use up those of another."""
+"""Labels for names that clients choose: their number is limited for each client."""
 
 from __future__ import annotations
 

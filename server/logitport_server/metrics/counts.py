@@ -131,6 +131,21 @@ class Counts(msgspec.Struct, omit_defaults=True):
     worker_logits: dict[str, int] = {}
     worker_gpus_refused: int = 0
 
+    def add(self, report: Counts) -> None:
+        """Add whole numbers, those by memory, and the times of queues. Leaves out what is negative or unknown."""
+        for field in msgspec.structs.fields(self):
+            if field.type is int:
+                setattr(self, field.name, getattr(self, field.name) + max(0, getattr(report, field.name)))
+        for own, reported in ((self.logits_read, report.logits_read), (self.worker_logits, report.worker_logits)):
+            for memory in MEMORIES:
+                own[memory] = own.get(memory, 0) + max(0, reported.get(memory, 0))
+        for own_times, times in (
+            (self.worker_queue, report.worker_queue),
+            (self.admission_queue, report.admission_queue),
+        ):
+            if own_times is not None and times is not None and own_times.accepts(times):
+                own_times.add(times)
+
 
 class SessionLoads(msgspec.Struct, omit_defaults=True, frozen=True):
     """The open sessions of a process at one moment.

@@ -16,12 +16,12 @@ from logitport_server.metrics.counts import (
     Times,
 )
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS, STEP_BOUNDS
-from logitport_session.steps.step_time import Spending
+from logitport_session.steps.outcome import StepDurations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.engine_session.session_admissions import Admitted
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
@@ -74,7 +74,7 @@ class SessionCounts:
         reply: StepReply,
         seconds: float,
         transport: str,
-        spending: Spending | None = None,
+        durations: StepDurations | None = None,
         queue_seconds: float = 0.0,
         *,
         refused: int = 0,
@@ -85,24 +85,25 @@ class SessionCounts:
             reply: its reply.
             seconds: how long it took.
             transport: how its frame arrived: "unary", "grpc" or "local".
-            spending: what it has spent its time on.
+            durations: what it has spent its time on.
             queue_seconds: how long it has waited before it was computed.
             refused: how many of its failures are refused requests, see `requests_refused`. They come first.
         """
-        spending = spending or Spending()
+        durations = durations or StepDurations()
         failures = reply.failures[refused:] if refused else reply.failures
         with self._lock:
             counts = self._counts
-            computed = counts.computed.get(transport)
-            if computed is None:
-                computed = counts.computed[transport] = {}
-            _observe(computed, _PART_OF[type(reply)], seconds)
-            _observe(counts.queued, transport, queue_seconds)
-            if spending.worker_queue is not None:
+            parts = counts.computed.get(transport)
+            if parts is None:
+                parts = counts.computed[transport] = {}
+            computed, queued = _times_of(parts, _PART_OF[type(reply)]), _times_of(counts.queued, transport)
+            computed.observe(STEP_BOUNDS, seconds)
+            queued.observe(STEP_BOUNDS, queue_seconds)
+            if durations.worker_queue is not None:
                 if counts.worker_queue is None:
                     counts.worker_queue = Times.over(STEP_BOUNDS)
-                counts.worker_queue.observe(STEP_BOUNDS, spending.worker_queue)
-            self._add_processors(reply.applied, failures, spending.processors)
+                counts.worker_queue.observe(STEP_BOUNDS, durations.worker_queue)
+            self._add_processors(reply.applied, failures, durations.processors)
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
@@ -189,10 +190,10 @@ class SessionCounts:
         failures: Iterable[common_pb2.Failure],
         seconds: Mapping[str, float],
     ) -> None:
-        for name, elapsed in seconds.items():
-            self._tally_of(name).times.observe(PROCESSOR_BOUNDS, elapsed)
         for rows in applied:
             self._tally_of(rows.display_name or rows.processor).rows += rows.rows
+        for name, elapsed in seconds.items():
+            self._tally_of(name).times.observe(PROCESSOR_BOUNDS, elapsed)
         for failure in failures:
             code = failure.error.code
             # The name of an unknown processor is not used: clients can send any number of such names.
@@ -218,10 +219,6 @@ def _times_of(times: dict[str, Times], key: str) -> Times:
     if found is None:
         found = times[key] = Times.over(STEP_BOUNDS)
     return found
-
-
-def _observe(times: dict[str, Times], key: str, seconds: float) -> None:
-    _times_of(times, key).observe(STEP_BOUNDS, seconds)
 
 
 def _increase(counts: dict[Key, int], key: Key, amount: int) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 
+from logitport.system.frame_limits import MAX_PACKET_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport_server.principal_process.message import Message
 
-# The kernel takes no longer packet than the buffer of a socket, 208 KiB by default.
-_MAX_INLINE_BYTES = 1 << 16
 # The front door sends a larger message in a memory file, because it must not wait between packets. A process sends it
 # in several packets: the front door reads no files of processes, which may change or have no end.
 _MAX_BYTES, _MAX_BYTES_OF_PARTS = 1 << 30, 4 << 20
@@ -45,6 +45,8 @@ class Channel:
         self._connection = connection
         self._is_of_process = is_of_process
         self._parts: list[bytes] = []
+        # What `recvmsg` has returned, until it is decoded: data, ancillary data, flags and address.
+        self._packet: tuple[bytes, list[tuple[int, int, bytes]], int, object] | None = None
         self._decoder = msgspec.msgpack.Decoder(Union[tuple(received)])
         self._sending = threading.Lock()
 
@@ -66,15 +68,15 @@ class Channel:
         """
         data = msgspec.msgpack.encode(message)
         flags = socket.MSG_NOSIGNAL | (0 if may_wait else socket.MSG_DONTWAIT)
-        if len(data) <= _MAX_INLINE_BYTES:
+        if len(data) <= MAX_PACKET_BYTES:
             with self._sending:
                 self._send(_INLINE + data, descriptors, flags)
             return
         if self._is_of_process:
             with self._sending:
-                *parts, last = range(0, len(data), _MAX_INLINE_BYTES)
+                *parts, last = range(0, len(data), MAX_PACKET_BYTES)
                 for begin in parts:
-                    self._send(_PART + data[begin : begin + _MAX_INLINE_BYTES], (), flags)
+                    self._send(_PART + data[begin : begin + MAX_PACKET_BYTES], (), flags)
                 self._send(_INLINE + data[last:], descriptors, flags)
             return
         memory = os.memfd_create("logitport-message", os.MFD_CLOEXEC)
@@ -92,69 +94,88 @@ class Channel:
         A message comes without its descriptors if no number is free for one.
 
         Raises:
-            BlockingIOError: there is none, and `may_wait` is False.
+            BlockingIOError: nothing has arrived, and `may_wait` is False.
             ChannelError: the other end has sent no message.
+            MemoryError: nothing was received, or the next call decodes what was received.
         """
-        while True:
-            received = self._receive_packet(may_wait=may_wait)
-            if received is None:
-                return None
-            kind, content, descriptors = received
+        while self._receive_packet(may_wait=may_wait):
             try:
-                if kind == _PART:
-                    self._add_part(content)
-                    continue
-                return self._decoder.decode(self._whole(kind, content, descriptors)), descriptors
+                received = self._decoded()
+            except MemoryError:
+                raise
             except BaseException as error:
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                self._drop_packet()
                 if isinstance(error, (msgspec.DecodeError, OSError)):
                     raise ChannelError(f"an invalid message: {error}") from error
                 raise
+            self._packet = None
+            if received is not None:
+                return received
+        return None
 
-    def _receive_packet(self, *, may_wait: bool) -> tuple[bytes, bytes, list[int]] | None:
-        """Receive a packet. Returns its kind, its content and its descriptors; otherwise as `receive`."""
+    def _receive_packet(self, *, may_wait: bool) -> bool:
+        """Receive a packet, unless one is to be decoded. Returns False when the other end is closed."""
+        if self._packet is not None:
+            return True
         flags = socket.MSG_CMSG_CLOEXEC | (0 if may_wait else socket.MSG_DONTWAIT)
-        size = _MAX_INLINE_BYTES + 1
+        size = MAX_PACKET_BYTES + 1
         try:
-            data, ancillary, received_flags, _ = self._connection.recvmsg(
-                size, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), flags
-            )
+            self._packet = self._connection.recvmsg(size, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), flags)
         except BlockingIOError:
             raise
         except OSError:
+            return False
+        if not self._packet[0]:
+            self._drop_packet()
+        return self._packet is not None
+
+    def _decoded(self) -> tuple[Any, list[int]] | None:
+        """Return the message that ends with the packet, and its descriptors; None if further packets belong to it.
+
+        After a MemoryError it may be called again.
+        """
+        assert self._packet is not None  # noqa: S101 - the caller has received it
+        data, _, flags, _ = self._packet
+        if flags & socket.MSG_TRUNC:
+            raise ChannelError("a packet that is too long")
+        descriptors = [] if flags & socket.MSG_CTRUNC else self._descriptors()
+        kind, content = data[:1], data[1:]
+        if kind == _PART:
+            if len(content) != MAX_PACKET_BYTES or descriptors:  # shorter ones could be any number
+                raise ChannelError("a part of a message that is not full, or has descriptors")
+            if (len(self._parts) + 1) * MAX_PACKET_BYTES > _MAX_BYTES_OF_PARTS:
+                raise ChannelError("a message that is too long")
+            self._parts.append(content)
             return None
-        descriptors = [
+        if kind == _INLINE:
+            message = self._decoder.decode(b"".join([*self._parts, content]) if self._parts else content)
+            self._parts = []
+        elif kind != _IN_MEMORY or not self._is_of_process:
+            raise ChannelError("a packet of an unknown kind")
+        elif not descriptors:
+            raise OSError(errno.EMFILE, "no descriptor is free for a large message")
+        else:
+            message = self._decoder.decode(_content_of(descriptors[0]))
+            os.close(descriptors.pop(0))
+        if flags & socket.MSG_CTRUNC:
+            self._drop_packet()
+        return message, descriptors
+
+    def _descriptors(self) -> list[int]:
+        """Return the descriptors that came with the packet."""
+        ancillary = self._packet[1] if self._packet is not None else []
+        return [
             number
             for _, kind, rights in ancillary
             if kind == socket.SCM_RIGHTS
             for (number,) in struct.iter_unpack("i", rights)
         ]
-        if not data or received_flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-            for descriptor in descriptors:
-                os.close(descriptor)
-            descriptors = []
-        if not data:
-            return None
-        if received_flags & socket.MSG_TRUNC:
-            raise ChannelError("a packet that is too long")
-        return data[:1], data[1:], descriptors
 
-    def _add_part(self, part: bytes) -> None:
-        self._parts.append(part)
-        if sum(map(len, self._parts)) > _MAX_BYTES_OF_PARTS:
-            raise ChannelError("a message that is too long")
-
-    def _whole(self, kind: bytes, content: bytes, descriptors: list[int]) -> bytes:
-        """Return the bytes of the message that ends with this packet; takes its memory out of the descriptors."""
-        if kind == _INLINE:
-            parts, self._parts = self._parts, []
-            return b"".join([*parts, content]) if parts else content
-        if kind != _IN_MEMORY or not self._is_of_process:
-            raise ChannelError("a packet of an unknown kind")
-        if not descriptors:
-            raise OSError(errno.EMFILE, "no descriptor is free for a large message")
-        return read_memory(descriptors.pop(0))
+    def _drop_packet(self) -> None:
+        """Drop the packet, and close its descriptors."""
+        for descriptor in self._descriptors():
+            os.close(descriptor)
+        self._packet = None
 
     def close(self) -> None:
         """Close the socket. The other end receives the messages that were sent, and then the end."""
@@ -173,7 +194,14 @@ class Channel:
 
 def read_memory(memory: int) -> bytes:
     """Read and close a memory file of the front door. Raises ChannelError if it is too large."""
-    with open(memory, "rb") as file:
+    try:
+        return _content_of(memory)
+    finally:
+        os.close(memory)
+
+
+def _content_of(memory: int) -> bytes:
+    with open(memory, "rb", closefd=False) as file:
         if os.fstat(memory).st_size > _MAX_BYTES:
             raise ChannelError("a message is too large")
         file.seek(0)

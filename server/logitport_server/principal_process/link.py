@@ -107,7 +107,7 @@ class Link:
         while True:
             try:
                 return self._channel.receive()
-            except MemoryError:  # sessions use all that the process may have: nothing was received
+            except MemoryError:  # sessions use all that the process may have; the channel keeps what it has received
                 time.sleep(_PAUSE_SECONDS)
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:

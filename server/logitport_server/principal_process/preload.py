@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import dill  # type: ignore[import-untyped]
 
 import logitport_builtins
+from logitport.core.tensors import has_torch
 from logitport.errors import InvalidArgument, LogitportError
+from logitport.system.installation import how_to_install
 from logitport_server import logs
 from logitport_server.principal_process.setup import Preloaded
 from logitport_server.worker.malloc import keep_large_blocks
@@ -58,12 +60,14 @@ def _given(setup: Setup) -> list[Any]:
 
 
 def _import() -> None:
-    import torch
-
-    import logitport_session.dialects.program
     import logitport_session.shared_memory.regions  # noqa: F401
 
-    torch.zeros(1).half()  # reads the CPU's features
+    if has_torch():
+        import torch
+
+        import logitport_programs.runtime.program_runner  # noqa: F401
+
+        torch.zeros(1).half()  # reads the CPU's features
 
 
 def _in_child(name: str) -> str:
@@ -91,6 +95,9 @@ def _in_child(name: str) -> str:
 
 
 def _chosen(name: str) -> str:
+    if not has_torch():
+        missing = f"error=--device {name} needs torch: install it, {how_to_install('server', 'torch')}; or use cpu"
+        return "device=cpu" if name == "auto" else missing
     import torch
 
     if name == "auto":

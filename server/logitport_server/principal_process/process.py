@@ -13,20 +13,20 @@ from logitport.system.fair_threads import FairThreads
 from logitport_server import tracing
 from logitport_server.lifecycle import collector
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.principal_process import lifeline, limits, messages
+from logitport_server.principal_process import kernel_limits, lifeline, process_messages
 from logitport_server.principal_process.channel import Channel, ChannelError
-from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.open_streams import OpenStreams
 from logitport_server.principal_process.processor_resolver import ProcessorResolver, Registered
+from logitport_server.principal_process.registration_checks import Checks
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
-from logitport_server.principal_process.workers.choice import executor_of
+from logitport_server.principal_process.workers.lent_executor import executor_of
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
-from logitport_session.engine_session.session import EngineSession
-from logitport_session.requests.memory import PrincipalMemory
+from logitport_server.transports.session_table import SessionTable
+from logitport_session.engine_session.engine_session import EngineSession
+from logitport_session.requests.principal_memory import PrincipalMemory
 
 if TYPE_CHECKING:
     import socket
@@ -63,10 +63,10 @@ def run(request: ForkProcess, connection: socket.socket, reading_end: int, setup
     """
     lifeline.end_with(reading_end)
     _show_in_lists(request.principal)
-    limits.apply(setup.process_memory)
+    kernel_limits.apply(setup.process_memory)
     sys.setswitchinterval(_SWITCH_SECONDS)
     collector.begin()
-    link = Link(Channel(connection, messages.TO_PROCESS, is_of_process=True))
+    link = Link(Channel(connection, process_messages.TO_PROCESS, is_of_process=True))
     process = _PrincipalProcess(request, link, setup, preloaded)
     process.start()
     try:
@@ -92,7 +92,7 @@ class _PrincipalProcess:
         if setup.requires_signatures:
             from logitport_server.registry.known_keys import KnownKeys
 
-            self._trusted_keys = KnownKeys({})  # those of the first `UseKeys`, which comes before all streams
+            self._trusted_keys = KnownKeys({})  # the first `UseKeys` sets them, before all streams
         policy = PayloadPolicy(
             allow_shipped=setup.enable_custom_logit_processor,
             allow_programs=setup.programs,
@@ -106,12 +106,12 @@ class _PrincipalProcess:
         self._memory = PrincipalMemory(setup.session_limits.max_principal_memory, self._borrow_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._open_streams = OpenStreams()
-        departures = Departures(setup.max_session_age)
+        session_table = SessionTable(setup.max_session_age)
         counts = SessionCounts(preloaded.installed)
         self._reporter = Reporter(
             link,
             counts,
-            departures,
+            session_table,
             self._executor,
             lambda: self._admission_threads.waiting,
             tracing.configure_queue(),
@@ -122,17 +122,19 @@ class _PrincipalProcess:
             Checks(policy, self._executor.check_python).check_message,
             counts,
             Refusals(counts),
-            departures,
+            session_table,
             setup.session_limits.max_message_bytes,
             setup.stall_seconds,
             self._open_streams,
         )
-        link.handle(messages.OpenStream, streams.open)
-        link.handle(messages.AttachConnection, streams.attach)
-        link.handle(messages.Leave, lambda *_: streams.leave())
-        link.handle(messages.Ping, lambda *_: None)
-        link.handle(messages.UseKeys, self._use_keys)
-        link.handle(messages.GiveBackMemory, lambda *_: messages.MemoryPart(num_bytes=self._memory.give_back()))
+        link.handle(process_messages.OpenStream, streams.open)
+        link.handle(process_messages.AttachConnection, streams.attach)
+        link.handle(process_messages.Leave, lambda *_: streams.leave())
+        link.handle(process_messages.Ping, lambda *_: None)
+        link.handle(process_messages.UseKeys, self._use_keys)
+        link.handle(
+            process_messages.GiveBackMemory, lambda *_: process_messages.MemoryPart(num_bytes=self._memory.give_back())
+        )
 
     def start(self) -> None:
         """Start the threads."""
@@ -149,13 +151,13 @@ class _PrincipalProcess:
         )
 
     def _borrow_memory(self) -> int:
-        part: messages.MemoryPart = self._link.call(messages.BorrowMemory()).message
+        part: process_messages.MemoryPart = self._link.call(process_messages.BorrowMemory()).message
         return part.num_bytes
 
     def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
         return self._admission_threads.submit(principal, work)
 
-    def _use_keys(self, message: messages.UseKeys, descriptors: list[int]) -> None:  # noqa: ARG002
+    def _use_keys(self, message: process_messages.UseKeys, descriptors: list[int]) -> None:  # noqa: ARG002
         if self._trusted_keys is not None:
             self._trusted_keys.use(message.keys)
 

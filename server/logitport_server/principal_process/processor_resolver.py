@@ -1,4 +1,4 @@
-"""The processors that requests of the principal can name."""
+"""Resolves the processors that requests name: installed ones and payloads here, registered names in the front door."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport.system.bounded import BoundedTable
-from logitport_server.principal_process import messages
+from logitport_server.principal_process import process_messages
 from logitport_server.principal_process.channel import read_memory
 from logitport_session.processor_sources.programs import source_of
 from logitport_session.processor_sources.source import names_no_processor
@@ -53,7 +53,7 @@ class ProcessorResolver:
         return self._installed.has_only_builtins
 
     def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
+        """Whether requests with this installed processor are admitted fast. True if no processor has this name."""
         return self._installed.is_fast(builtin)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str = "") -> Source:
@@ -62,7 +62,7 @@ class ProcessorResolver:
         Args:
             processor: the processor, as named in the request.
             principal: the engine that sent the request.
-            tenant: the tenant that the engine names in the request; "" for none.
+            tenant: the tenant that the engine names in the request, or "".
 
         Raises:
             InvalidArgument, NotFound, AccessDenied, PayloadError, LimitExceeded: see the classes.
@@ -94,15 +94,17 @@ class Registered:
         self._lock = threading.Lock()
 
     def find(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: ARG002
-        """Return the owner and the payload of a processor that this process's principal may use. Raises NotFound."""
-        resolved: messages.Resolved = self._link.call(messages.Resolve(text=text, is_name=is_name)).message
+        """Resolve a name or a digest, by `front_door/resolving.py`. Returns owner and payload. Raises NotFound."""
+        resolved: process_messages.Resolved = self._link.call(
+            process_messages.Resolve(text=text, is_name=is_name)
+        ).message
         with self._lock:
             shipped = self._payloads.use(resolved.payload_id)
         if shipped is not None:
             return resolved.owner, shipped
         # Not sent with the first answer: most requests name one that is here.
-        answer = self._link.call(messages.GetPayload(text=text, is_name=is_name))
-        found: messages.FoundPayload = answer.message
+        answer = self._link.call(process_messages.GetPayload(text=text, is_name=is_name))
+        found: process_messages.FoundPayload = answer.message
         if not answer.descriptors:
             raise descriptors.shortage()
         shipped = payload.labelled(read_memory(answer.descriptors[0]), found.labels, is_program=found.is_program)

@@ -32,7 +32,7 @@ _NO_MEMORY = LENGTH.pack(len(_NO_MEMORY_ERROR) | ERROR) + _NO_MEMORY_ERROR
 
 
 class RelayedConnection:
-    """This process's end of a socket on which the front door relays messages.
+    """This process's end of a socket that relays messages of the front door.
 
     Args:
         connection: the socket, which this object then owns.
@@ -64,7 +64,7 @@ class RelayedConnection:
         self._send(reply)
 
     def fail(self, error: LogitportError) -> None:
-        """Send an error, with which the call ends. Raises OSError as `answer`."""
+        """Send an error, and end the call. Raises the errors of `answer`."""
         self._send(to_proto(error).SerializeToString(), ERROR)
 
     def fail_without_memory(self) -> None:

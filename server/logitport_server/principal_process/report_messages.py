@@ -29,7 +29,7 @@ class SpansReport(Message):
     """Spans that have ended. Each is sent once.
 
     Attributes:
-        spans: the spans, in the order in which they have ended.
+        spans: the spans, in the order of their ends.
         dropped: number of spans that have ended since the last report, and are not sent: too many were waiting.
     """
 
@@ -41,7 +41,7 @@ class DescribeSessions(Message):
     """A call of the front door: describe open sessions, by number. The answer is `SessionsDescribed`.
 
     Attributes:
-        after: only sessions with higher numbers. The numbers are those of `OpenStream`.
+        after: only sessions with higher numbers, as in `OpenStream`.
         limit: number of sessions at most.
     """
 

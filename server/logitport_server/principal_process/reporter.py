@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from logitport_server.metrics.counts import Counts, SessionLoads
-from logitport_server.principal_process.executor_counts import ExecutorCounts
 from logitport_server.principal_process.report_messages import (
     DescribeSessions,
     MetricsReport,
@@ -22,10 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics.session_counts import SessionCounts
-    from logitport_server.principal_process.executor_counts import CountsLoads
     from logitport_server.principal_process.link import Link
     from logitport_server.tracing.span_queue import SpanQueue
-    from logitport_server.transports.departures import Departures
+    from logitport_server.transports.session_table import SessionTable
+
+    class CountsLoads(Protocol):
+        """Counts the loads of shipped processors; see `Executor`."""
+
+        @property
+        def hits(self) -> int: ...
+        @property
+        def misses(self) -> int: ...
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +51,7 @@ class Reporter:
     Args:
         link: to the front door. This object handles `ReportNow` and `DescribeSessions`.
         counts: what sessions and calls have counted.
-        departures: the open sessions of the process.
+        session_table: the open sessions of the process.
         executor: counts the loads of shipped processors. An attribute `gpu`, if there is one, is a `Gpu` or None.
         waiting_calls: returns the number of calls, frames and admissions that wait for a thread.
         spans: the spans that have ended; None while traces are off.
@@ -54,14 +61,14 @@ class Reporter:
         self,
         link: Link,
         counts: SessionCounts,
-        departures: Departures,
+        session_table: SessionTable,
         executor: CountsLoads,
         waiting_calls: Callable[[], int],
         spans: SpanQueue | None = None,
     ) -> None:
         self._link = link
         self._counts = counts
-        self._departures = departures
+        self._session_table = session_table
         self._executor_counts = ExecutorCounts(executor)
         self._waiting_calls = waiting_calls
         self._spans = spans
@@ -112,7 +119,7 @@ class Reporter:
     def _loads(self) -> SessionLoads:
         return msgspec.structs.replace(
             self._counts.loads(),
-            movable_sessions=self._departures.movable_sessions,
+            movable_sessions=self._session_table.movable_sessions,
             waiting_calls=self._waiting_calls(),
         )
 
@@ -127,9 +134,35 @@ class Reporter:
                 logger.exception("a report of metrics and spans was not sent")
 
     def _describe(self, message: DescribeSessions, _: list[int]) -> SessionsDescribed:
-        found = self._departures.opened_after(message.after, min(max(0, message.limit), _MAX_SESSIONS))
+        found = self._session_table.opened_after(message.after, min(max(0, message.limit), _MAX_SESSIONS))
         described = []
         for session in found:
             describe = session.describe  # None when the session ends meanwhile
             described.append((session.number, b"" if describe is None else describe().SerializeToString()))
         return SessionsDescribed(sessions=described)
+
+
+class ExecutorCounts:
+    """What the counters of an executor have grown by since the last report. Not thread-safe.
+
+    Args:
+        executor: an attribute `gpu`, if there is one, is a `Gpu` or None.
+    """
+
+    def __init__(self, executor: CountsLoads) -> None:
+        self._executor = executor
+        self._totals: dict[str, int] = {}
+
+    def add_to(self, counts: Counts) -> None:
+        """Write the growth since the last call into a report."""
+        counts.loader_hits = self._growth("hits", self._executor.hits)
+        counts.loader_misses = self._growth("misses", self._executor.misses)
+        if (gpu := getattr(self._executor, "gpu", None)) is not None:
+            counts.worker_gpus_refused = self._growth("gpu", gpu.refusals)
+            growths = {memory: self._growth(f"gpu {memory}", calls) for memory, calls in dict(gpu.calls).items()}
+            counts.worker_logits = {memory: growth for memory, growth in growths.items() if growth}
+
+    def _growth(self, counter: str, total: int) -> int:
+        growth = total - self._totals.get(counter, 0)
+        self._totals[counter] = total
+        return growth

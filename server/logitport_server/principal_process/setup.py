@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from logitport_session.resources.limits import SessionLimits
+from logitport_session.resources.session_limits import SessionLimits
 
 if TYPE_CHECKING:
     from logitport_session.processor_sources.installed import Installed

@@ -14,7 +14,7 @@ from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection
 from logitport_server.transports.local_connection import serve_connection
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
 from logitport_session.engine_session.apply import apply
 from logitport_session.resources import defects
 from logitport_session.resources.parsing import parse
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from logitport_proto import common_pb2
     from logitport_server.metrics.session_counts import SessionCounts
-    from logitport_server.principal_process.messages import AttachConnection, OpenStream
     from logitport_server.principal_process.open_streams import OpenStreams
-    from logitport_server.transports.departures import Departures
+    from logitport_server.principal_process.process_messages import AttachConnection, OpenStream
     from logitport_server.transports.local_connection import FrameHandler
     from logitport_server.transports.refusals import Refusals
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_server.transports.session_table import SessionTable
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.engine_session.session_admissions import Admitted
 
     OpenSession = Callable[[Principal, processing_pb2.OpenSession], EngineSession]
@@ -62,7 +62,7 @@ class Streams:
         check: Callable[[bytes], bytes],
         counts: SessionCounts,
         refusals: Refusals,
-        departures: Departures,
+        session_table: SessionTable,
         max_message_bytes: int,
         stall_seconds: float,
         open_streams: OpenStreams,
@@ -73,7 +73,7 @@ class Streams:
         self._check = check
         self._counts = counts
         self._refusals = refusals
-        self._departures = departures
+        self._session_table = session_table
         self._max_message_bytes = max_message_bytes
         self._sessions: dict[int, SessionStream] = {}
         self._open_streams = open_streams
@@ -105,7 +105,7 @@ class Streams:
                 self._counts,
                 _Offer(message, self._max_message_bytes),
                 self._refusals,
-                departures=self._departures,
+                session_table=self._session_table,
                 peer=message.peer,
                 trace=trace,
                 hold=held.hold,
@@ -141,7 +141,7 @@ class Streams:
     def leave(self) -> None:
         """State to all sessions that they should move. Those that end now still get the replies to their frames."""
         self._is_leaving = True
-        self._departures.begin()
+        self._session_table.drain()
 
     def _serve_session(self, stream: SessionStream, connection: RelayedConnection, release: Callable[[], None]) -> None:
         try:
@@ -207,15 +207,15 @@ class Streams:
             refused = len(failures)
             self._refusals.record(principal, failures, len(message.requests), admitted.first_refused)
 
-        response, spending = apply(message, partial(self._open_session, principal), record_refusals)
+        response, durations = apply(message, partial(self._open_session, principal), record_refusals)
         tracing.current().set("failed_requests", len(response.failures))
         seconds = time.perf_counter() - started
-        self._counts.step(response, seconds, "unary", spending, refused=refused)
+        self._counts.step(response, seconds, "unary", durations, refused=refused)
         return response.SerializeToString()
 
 
 def _fail(connection: RelayedConnection, error: Exception, what: str) -> None:
-    """Send an unexpected error, with which the call ends. Raises OSError if the front door has ended."""
+    """Send an unexpected error, and end the call. Raises OSError if the front door has ended."""
     try:
         connection.fail(defects.to_error(error, what))
     except MemoryError:

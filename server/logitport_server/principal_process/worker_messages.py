@@ -71,7 +71,7 @@ class WorkerNotForked(Message):
     """A worker could not be forked.
 
     Attributes:
-        reason: a predicate, as that of `WorkerGone`.
+        reason: a predicate, as in `WorkerGone`.
         zygote_gone: whether the zygote has ended meanwhile.
     """
 
@@ -95,7 +95,7 @@ class RequestSlot(Message):
 
     Attributes:
         seconds: how long the answer may take: other processes may have to give one up.
-        has_idle: whether the process has an idle worker, which ends before those of other principals.
+        has_idle: whether the process has an idle worker, which ends before other principals' workers.
         counts_share: whether the principal may claim a slot of principals above their share.
     """
 
@@ -113,7 +113,7 @@ class SlotRefused(Message):
 
     Attributes:
         total: number of slots.
-        held: those of the principal, in all its processes.
+        held: by the principal, in all its processes.
         share: the principal's share.
         is_due: whether the principal is below its share, and others above theirs have not given way in time.
     """

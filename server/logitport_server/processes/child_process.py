@@ -25,14 +25,14 @@ _KEPT_LINES = 20
 
 
 class ChildProcess:
-    """One process, from its start to its end. See `logitport_server.processes.child` for the other end of its pipes.
+    """One process, from its start to its end. `supervised_server` is at the other end of its pipes.
 
-    The stderr of the process is copied to that of this process.
+    The stderr of the process is copied to this process's.
 
     Args:
         config: the options of the server.
-        command: runs `child.main`; see `child_command`.
-        environment: of the process; None for that of this process.
+        command: runs `supervised_server.main`; see `child_command`.
+        environment: of the process; None for this process's own.
 
     Attributes:
         pid: its id.
@@ -104,6 +104,6 @@ def child_command(address: str, module: str) -> list[str]:
 
     Args:
         address: of the server, for people who read the command.
-        module: its function `main` runs `child.main`.
+        module: its function `main` runs `supervised_server.main`.
     """
     return [sys.executable, "-c", _MAIN.format(module), str(os.getpid()), address]

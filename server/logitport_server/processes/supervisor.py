@@ -1,4 +1,4 @@
-"""Keeps one server running: starts its process, checks its health, and replaces it when it ends or hangs."""
+"""Keeps one server running: starts its process, checks its health, and restarts it when it ends or hangs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from logitport_server.http_pages.status_pages import Health
 from logitport_server.lifecycle.launch_backoff import LaunchBackoff
 from logitport_server.processes.child_process import ChildProcess
 from logitport_server.processes.health import check_health
-from logitport_server.processes.report import Report, ServerLoad
+from logitport_server.processes.server_report import Report, ServerLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport_server.config import ServerConfig
-    from logitport_server.processes.report import State
+    from logitport_server.processes.server_report import State
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, PayloadError
 from logitport_server.registry.change import Change, Held
-from logitport_server.registry.records import Binding, Quarantined, Registration, decode
+from logitport_server.registry.stored_records import Binding, Quarantined, Registration, decode
 from logitport_server.registry.stores.base import Conflict, StoreError
 from logitport_server.registry.view import Entry, View
 from logitport_session.resources import descriptors
@@ -41,7 +41,7 @@ _READ_SECONDS = 1.0
 class Catalog:
     """Reads the store and changes it. Thread-safe. Its view changes only as a whole, and is read without a lock.
 
-    A change expects the revisions on which its decision is based. If another server has changed one of them, this
+    A change expects the revisions that its decision is based on. If another server has changed one of them, this
     server reads the store again, and decides again.
 
     Args:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from logitport_server.registry.records import Binding, Quarantined, Registration, binding_key, registration_key
+from logitport_server.registry.stored_records import Binding, Quarantined, Registration, binding_key, registration_key
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.view import Entry
 
 if TYPE_CHECKING:
-    from logitport_server.registry.records import Record
+    from logitport_server.registry.stored_records import Record
     from logitport_server.registry.stores.seal import Seal
 
 Item = Union[Entry, Binding, Quarantined]

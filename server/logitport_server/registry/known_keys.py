@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from logitport.errors import PayloadError
 from logitport.payload.signing import check_not_expired, key_id, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from logitport.payload import Payload
 
@@ -32,6 +32,8 @@ class KnownKeys:
 
     def use(self, raw: Iterable[bytes]) -> None:
         """Use these keys from now on."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
         keys = map(Ed25519PublicKey.from_public_bytes, raw)
         self._keys = {key_id(key): key for key in keys}
 

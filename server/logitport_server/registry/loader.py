@@ -1,4 +1,4 @@
-"""The only place in the service that converts payloads to processors."""
+"""The only caller of `payload.loads`, which unpickles, in the service."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class PayloadPolicy:
 
         Args:
             serialized: the payload.
-            name: name to register it under; "" for none.
+            name: name to register it under, or "".
 
         Raises:
             PayloadError, LimitExceeded: the first check that fails.
@@ -62,7 +62,7 @@ class PayloadPolicy:
         Args:
             shipped: the payload.
             size: length of its string, in characters.
-            name: name to register it under; "" for none.
+            name: name to register it under, or "".
 
         Raises:
             PayloadError, LimitExceeded: its kind, size or signature is refused.

@@ -109,7 +109,7 @@ class Quarantine:
         self._charge(domain, digest, max(seconds, self._call_seconds), reason)
 
     def record_call(self, domain: TrustDomain | None, digest: str, seconds: float) -> None:
-        """Record a call with a reply, for which the server waited this many seconds."""
+        """Record a call with a reply that took this many seconds."""
         if seconds > self._slow_seconds:
             self.record_slow_call(domain, digest, seconds)
 
@@ -132,7 +132,7 @@ class Quarantine:
         return "" if record is None else record.reason
 
     def entries(self) -> list[tuple[TrustDomain | None, str, str]]:
-        """Return domain, digest and reason of each quarantine, in the order in which processors were quarantined."""
+        """Return domain, digest and reason of each quarantine, the oldest first."""
         with self._lock:
             return [
                 (domain, digest, record.reason)
@@ -255,7 +255,7 @@ class Quarantine:
             logger.error("processor %s is quarantined for all callers: %s", digest, for_all)
 
     def _record(self, domain: TrustDomain | None, digest: str) -> _Record:
-        """Return the record, created if there is none, and make it the last in order."""
+        """Return the record, which is created if needed, and make it the last in order."""
         principal, key = _principal(domain), (domain, digest)
         if principal not in self._records and len(self._records) >= _MAX_PRINCIPALS_WITH_RECORDS:
             self._forget_principal()

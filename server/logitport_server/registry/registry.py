@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from logitport_server.registry.view import View
     from logitport_session.trust.principals import Principal
 
+_REGISTER = "; register it first, or have its owner share it"
+_LOST = (
+    "This server runs without --store: what was registered before its start is lost. Register it again, and start the "
+    "server with --store DIR to keep registrations across restarts"
+)
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
 
@@ -71,6 +76,7 @@ class Registry:
         self._quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0) if quarantine is None else quarantine
         self._max_registered = max_registered
         self._max_owned = max_owned
+        self._advice = _REGISTER if store is not None else f"{_REGISTER}. {_LOST}"
         self._installed = Installed(installed)
         self._catalog = Catalog(
             store or MemoryStore(), seal or Seal(), policy.accept_stored, self._quarantine, on_removed
@@ -106,9 +112,9 @@ class Registry:
         """Whether the store could be read at the last poll."""
         return not self._catalog.outage
 
-    def find(self, text: str, principal: str, *, is_name: bool) -> Entry:
-        """Find a registered processor that a principal may use, by its name or its digest. Raises NotFound."""
-        return self._catalog.view.find(text, principal, names=is_name, digests=not is_name)
+    def resolve_registered(self, text: str, principal: str, *, is_name: bool) -> Entry:
+        """Resolve a registered name, or a digest, for a principal that may use it. Raises NotFound."""
+        return self._catalog.view.resolve(text, principal, names=is_name, digests=not is_name, otherwise=self._advice)
 
     def register_checked(
         self,
@@ -127,7 +133,7 @@ class Registry:
         Args:
             shipped: the payload.
             serialized: the payload's string, for the store.
-            name: the name; "" for none.
+            name: the name, or "".
             principal: the caller, the owner of what it registers.
             replace: whether a name that is bound to another processor of the principal is bound again.
             shared: whether other principals may use the processor.
@@ -161,7 +167,7 @@ class Registry:
         """Describe a built-in, a registered name or a digest. Raises NotFound."""
         if processor in self._installed:
             return self._installed.describe(processor)
-        entry = self._catalog.view.find(
+        entry = self._catalog.view.resolve(
             processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
         )
         return self._describe(entry)
@@ -191,7 +197,7 @@ class Registry:
         "admin" deletes the registrations of all principals.
 
         Raises:
-            NotFound: there is none, or the principal cannot see it.
+            NotFound: it does not exist, or the principal cannot see it.
             AccessDenied: it belongs to another principal.
             LogitportError: the store cannot be used.
         """
@@ -201,7 +207,7 @@ class Registry:
 
         def plan(view: View, change: Change) -> None:
             deleted.clear()
-            entry = view.find(
+            entry = view.resolve(
                 processor,
                 principal.name,
                 any_owner=principal.may(ADMIN),
@@ -236,7 +242,7 @@ class Registry:
         principal.check(ADMIN, "lift the quarantine of a processor")
         was_quarantined = self._catalog.lift(processor)
         try:
-            entry = self._catalog.view.find(
+            entry = self._catalog.view.resolve(
                 processor, principal.name, any_owner=True, otherwise=f", and none is quarantined; {_LIST_THEM}"
             )
         except NotFound:

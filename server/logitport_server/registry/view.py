@@ -12,12 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from logitport.payload import Payload
-    from logitport_server.registry.records import Binding
-
-
-_OTHERWISE = (
-    "; register it first, or have its owner share it (a server without --store loses all registrations at a restart)"
-)
+    from logitport_server.registry.stored_records import Binding
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class View:
         """Return the registrations of one payload, by owner."""
         return self._by_digest.get(digest, {})
 
-    def find(
+    def resolve(
         self,
         processor: str,
         principal: str,
@@ -107,9 +102,9 @@ class View:
         names: bool = True,
         digests: bool = True,
         any_owner: bool = False,
-        otherwise: str = _OTHERWISE,
+        otherwise: str,
     ) -> Entry:
-        """Return the principal's own registration, or else one that another principal shares.
+        """Resolve a registered name or digest: to the principal's own registration, or else one that another shares.
 
         Args:
             processor: a name or digest.
@@ -120,7 +115,7 @@ class View:
             otherwise: end of the error's message: what to do.
 
         Raises:
-            NotFound: there is none. The error is the same if another principal's exists but is not shared.
+            NotFound: it does not exist, or its owner does not share it. Both have the same error.
         """
         found: Iterable[Entry] = ()
         if names and processor in self._by_name:

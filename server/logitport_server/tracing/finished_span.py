@@ -14,7 +14,7 @@ class FinishedSpan(msgspec.Struct, array_like=True):
         kind: value of `opentelemetry.trace.SpanKind`.
         began, ended: nanoseconds since the epoch.
         trace_state: as the header `tracestate` of W3C Trace Context.
-        parent_id: span id of the parent; b"" for none.
+        parent_id: span id of the parent, or b"".
         has_remote_parent: whether the parent is a span of another process.
         attributes: by name.
         links: trace id and span id of each linked span.

@@ -34,8 +34,8 @@ def readable(
     Args:
         span: as the process has reported it. It is not trusted: long texts are cut off.
         principal: name of the principal of the process.
-        resource: that of the front door's spans.
-        scope: that of the front door's spans.
+        resource: of the front door's spans.
+        scope: of the front door's spans.
     """
     kind = _KINDS.get(span.kind)
     if kind is None or not 0 <= span.began <= span.ended <= _MAX_NANOSECONDS:

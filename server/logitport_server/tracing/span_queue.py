@@ -68,7 +68,7 @@ def tracer(queue: SpanQueue) -> OtelTracer:
 
 
 def finished(span: ReadableSpan) -> FinishedSpan:
-    """Return a span of OpenTelemetry as a plain value. Values of other types than those of a server are left out."""
+    """Return a span of OpenTelemetry as a plain value. Values of types that a server does not use are left out."""
     context = span.context or INVALID_SPAN_CONTEXT
     linked = [link.context for link in span.links]
     parent = span.parent

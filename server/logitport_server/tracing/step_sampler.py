@@ -1,4 +1,4 @@
-"""Samples the spans of steps, of which a part was drawn before."""
+"""Samples the spans of steps that were partly drawn before."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509 import load_pem_x509_certificate
 
 from logitport_server import addresses
 from logitport_server.lifecycle.start_errors import StartupError
@@ -62,7 +60,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", connection_limit(config, descriptors.limit())),
-        # A connection has no principal: its streams are limited, because each takes memory before its call is admitted.
+        # A connection has no principal: its streams are limited, because each takes memory before its authorization.
         ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
         # What a client may send before its message is read. With its probe, gRPC lets it send 16 MiB or more, also in a
         # stream whose last frame is being processed.
@@ -228,7 +226,10 @@ class _Certificates:
 
 
 def _check_type_of_key(path: Path) -> None:
-    """Raise StartupError if the certificate in the file has a key with which every handshake of gRPC fails."""
+    """Raise StartupError if the certificate in the file has a key that fails every handshake of gRPC."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa  # 7 MB that a server without TLS does not need
+    from cryptography.x509 import load_pem_x509_certificate
+
     try:
         key = load_pem_x509_certificate(path.read_bytes()).public_key()
     except ValueError:  # a form that OpenSSL reads

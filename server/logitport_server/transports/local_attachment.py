@@ -16,7 +16,7 @@ class ConnectionOffers(Protocol):
     """Offers connections of the local transport."""
 
     def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:
-        """Offer one connection to this handler. Returns None if there is none to offer."""
+        """Offer one connection to this handler. Returns None if nothing can be offered."""
 
     def withdraw(self, offered: processing_pb2.LocalTransport) -> None:
         """Accept no connection for an offer any more. It is no error if it was accepted."""
@@ -27,7 +27,7 @@ class LocalAttachment:
 
     Args:
         offers: offers the connection; None if the server does not offer the local transport.
-        hold: counts a connection for the quotas; see `AdmittedCall.hold`.
+        hold: counts a connection for the quotas; see `AuthorizedCall.hold`.
 
     Attributes:
         connection: the connection; None while frames arrive by gRPC.

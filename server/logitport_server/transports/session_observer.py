@@ -1,12 +1,14 @@
-"""Records what a session does: in the metrics, in the log, and for operators."""
+"""Records what a session does: in the metrics, in the log, and for operators, to whom it describes the session."""
 
 from __future__ import annotations
 
 import logging
+import re
+import time
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from logitport_proto import admin_pb2
-from logitport_server.transports.activity import SessionActivity
 from logitport_session.engine_session.observer import Observer
 
 if TYPE_CHECKING:
@@ -14,13 +16,18 @@ if TYPE_CHECKING:
 
     from logitport_proto import common_pb2, processing_pb2
     from logitport_server.metrics.session_counts import SessionCounts
-    from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_server.transports.session_table import SessionEntry, SessionTable
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.engine_session.session_admissions import Admitted
-    from logitport_session.steps.step_time import Spending
+    from logitport_session.steps.outcome import StepDurations
 
 logger = logging.getLogger(__name__)
+
+_MAX_TEXT_LENGTH = 256  # of texts that the engine has sent
+
+# gRPC's name for the other end of a connection: "ipv4:127.0.0.1:40312", "ipv6:%5B::1%5D:40312" or "unix:".
+_PEER_SCHEME = re.compile(r"ipv[46]:(?=.)")
 
 
 class SessionObserver(Observer):
@@ -28,41 +35,41 @@ class SessionObserver(Observer):
 
     Args:
         transport: returns the transport of the session's frames.
-        departures: the open sessions of the server, which this one joins.
+        session_table: the open sessions of the server, which this one joins.
         peer: gRPC's name for the engine's end of the connection.
-        number: of the session's stream; by default `departures` numbers the session.
+        number: of the session's stream; by default `session_table` numbers the session.
     """
 
     def __init__(
         self,
         counts: SessionCounts,
         refusals: Refusals,
-        departures: Departures,
+        session_table: SessionTable,
         transport: Callable[[], str],
         peer: str,
         number: int | None = None,
     ) -> None:
         self._counts = counts
         self._refusals = refusals
-        self._departures = departures
+        self._session_table = session_table
         self._transport = transport
         self._peer = peer
         self._number = number
         self._session: EngineSession | None = None
         self._fields: Mapping[str, str] = {}
         self._activity: SessionActivity | None = None
-        self._departure: Departure | None = None
+        self._entry: SessionEntry | None = None
 
     @property
     def should_move(self) -> bool:  # type: ignore[override] # it changes
-        return self._departure is not None and self._departure.should_move
+        return self._entry is not None and self._entry.should_move
 
     def opened(self, session: EngineSession, opening: processing_pb2.OpenSession, fields: Mapping[str, str]) -> None:
         self._session, self._fields = session, fields
         self._activity = SessionActivity(session, fields["session"], opening, self._peer)
-        self._departure = self._departures.open(can_move=opening.can_move, number=self._number)
-        # Now, because another thread may call it at once, and it needs the departure.
-        self._departure.describe = self._describe
+        self._entry = self._session_table.open(can_move=opening.can_move, number=self._number)
+        # Now, because another thread may call it at once, and it needs the entry.
+        self._entry.describe = self._describe
         self._counts.session_opened(session)
         logger.info(
             "opened session %s of %s, engine %r",
@@ -83,18 +90,18 @@ class SessionObserver(Observer):
             extra={"event": "session_closed", "seconds": round(seconds, 3), **self._fields},
         )
         self._session = self._activity = None
-        if self._departure is not None:
-            self._departure.close()
+        if self._entry is not None:
+            self._entry.close()
 
     def stepped(
         self,
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
-        spending: Spending,
+        durations: StepDurations,
         seconds: float,
         queue_seconds: float,
         transport: str,
     ) -> None:
-        self._counts.step(reply, seconds, transport, spending, queue_seconds)
+        self._counts.step(reply, seconds, transport, durations, queue_seconds)
         if self._activity is not None and reply.DESCRIPTOR.name == "StepEdits":
             self._activity.record_step()
 
@@ -116,3 +123,64 @@ class SessionObserver(Observer):
         if activity is None:
             return admin_pb2.SessionInfo()
         return activity.describe(transport=self._transport(), should_move=self.should_move)
+
+
+class SessionActivity:
+    """Description and activity of one open session. One thread records at a time; others may describe.
+
+    Args:
+        peer: gRPC's name for the engine's end of the connection.
+    """
+
+    def __init__(
+        self,
+        session: EngineSession,
+        session_id: str,
+        opening: processing_pb2.OpenSession,
+        peer: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._opened_at = self._last_step_at = clock()
+        self._steps = 0
+        self._fixed = admin_pb2.SessionInfo(
+            session_id=session_id,
+            principal=session.principal.name,
+            engine=opening.engine[:_MAX_TEXT_LENGTH],
+            model_name=opening.model_name[:_MAX_TEXT_LENGTH],
+            peer=readable_peer(peer)[:_MAX_TEXT_LENGTH],
+            max_requests=session.max_requests,
+            vocab_size=opening.vocab_size,
+            datatype=opening.datatype,
+            device=opening.device[:_MAX_TEXT_LENGTH],
+            can_move=opening.can_move,
+        )
+
+    def record_step(self) -> None:
+        """Count a step that Python has computed. The session counts the others."""
+        self._last_step_at = self._clock()
+        self._steps += 1
+
+    def describe(self, *, transport: str, should_move: bool) -> admin_pb2.SessionInfo:
+        """Describe the session. On any thread."""
+        info = admin_pb2.SessionInfo()
+        info.CopyFrom(self._fixed)
+        now = self._clock()
+        info.transport = transport
+        info.age_seconds = now - self._opened_at
+        info.requests = len(self._session)
+        info.pending_requests = self._session.pending
+        compiled_steps, last_compiled_at = self._session.compiled_activity
+        info.steps = self._steps + compiled_steps
+        if info.steps:
+            info.last_step_age_seconds = max(0.0, now - max(self._last_step_at, last_compiled_at))
+        info.should_move = should_move
+        return info
+
+
+def readable_peer(peer: str) -> str:
+    """Return "HOST:PORT" or "unix" for gRPC's name of a peer; another name unchanged."""
+    if peer.startswith("unix:"):
+        return "unix"
+    return unquote(_PEER_SCHEME.sub("", peer))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import sys
 
-from logitport_server.worker.zygote import run
+from logitport_server.worker.worker_zygote import run
 
 if __name__ == "__main__":
     run(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -1,7 +1,7 @@
 """Messages between the server, its zygotes and their workers. Both ends import this file.
 
 Messages are JSON, and every message type is a tagged `msgspec.Struct`: decoding checks the type and bounds of each
-field and rejects unknown fields. The server decodes replies of untrusted workers with `decode_reply`.
+field and rejects unknown fields. `packing` decodes the replies of untrusted workers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from typing import Annotated, Union
 import msgspec
 
 from logitport_sandbox import WorkerLimits  # noqa: TC001 - msgspec evaluates the annotations
-from logitport_server.worker.frames import BadFrame
-
-_MAX_REASON = 160
 
 # In characters. `failures` cuts the texts of an error to less; longer ones are invalid.
 MAX_TEXT_LENGTH = 2000
@@ -50,7 +47,7 @@ class WorkerCall(_Message, kw_only=True):
     released: list[tuple[int, int | None]] = []
 
 
-class Host(WorkerCall, kw_only=True):
+class LoadProcessor(WorkerCall, kw_only=True):
     """Load a processor. The columns are the pickle of its class, and its source lines.
 
     Attributes:
@@ -71,7 +68,7 @@ class Validate(WorkerCall, kw_only=True):
 
 
 class Start(WorkerCall, kw_only=True):
-    """Build the state of a request. The columns are those of `Validate`, and the token ids as int32.
+    """Build the state of a request. The columns are as in `Validate`, and the token ids as int32.
 
     Attributes:
         state: number of the new state.
@@ -109,9 +106,9 @@ class StepCall(WorkerCall, kw_only=True):
     """The part of a step's call that `Edit` and `Process` share. The column is the history events as int32.
 
     Attributes:
-        states: state number of each row, 0 for a row to leave out; None to use those of the previous call.
+        states: state number of each row, 0 for a row to leave out; None to use the previous call's.
         counts: number of history events of each row; None if each row has one.
-        drafts: number of draft tokens at the end of each row's history; empty if there are none.
+        drafts: number of draft tokens at the end of each row's history, or empty.
     """
 
     states: list[int] | None = None
@@ -197,14 +194,14 @@ class EmptyReply(_Reply):
     """Reply to `Validate` and `OpenGpuMemory`."""
 
 
-class HostReply(_Reply):
-    """Reply to `Host`.
+class LoadReply(_Reply):
+    """Reply to `LoadProcessor`.
 
     Attributes:
         reads_logits, argmax_invariant, takes_drafts: attributes of the dialect.
         unpickled: whether the class was unpickled now; False if it was cached.
         init_seconds: how long the creation of the instance took.
-        kept: whether the worker keeps the instance when the processor is released, for the next `Host` of the class.
+        kept: whether the worker keeps the instance when the processor is released, until the class is loaded again.
         checks_params: whether `Validate` can refuse parameters.
         checks_sampling_params: whether the result of `Validate` also depends on the sampling parameters.
         gpu_error: why the worker cannot use the GPU; "" if it can or has none.
@@ -296,12 +293,11 @@ class Ended(_Message):
     status: int
 
 
-Reply = Union[ErrorReply, TooLarge, EmptyReply, HostReply, StartReply, EditReply, ProcessReply]
+Reply = Union[ErrorReply, TooLarge, EmptyReply, LoadReply, StartReply, EditReply, ProcessReply]
 ZygoteEvent = Union[Ready, Forked, ForkFailed, Ended]
 
 _encoder = msgspec.json.Encoder()
-_call_decoder = msgspec.json.Decoder(Union[Host, Validate, Start, OpenGpuMemory, Edit, Process])
-_reply_decoder = msgspec.json.Decoder(Reply)
+_call_decoder = msgspec.json.Decoder(Union[LoadProcessor, Validate, Start, OpenGpuMemory, Edit, Process])
 _fork_decoder = msgspec.json.Decoder(Fork)
 _event_decoder: msgspec.json.Decoder[ZygoteEvent] = msgspec.json.Decoder(ZygoteEvent)
 
@@ -309,17 +305,3 @@ encode = _encoder.encode
 decode_call = _call_decoder.decode
 decode_fork = _fork_decoder.decode
 decode_event = _event_decoder.decode
-
-
-def decode_reply(data: memoryview) -> Reply:
-    """Decode a reply of an untrusted worker.
-
-    Raises:
-        BadFrame: it is not a valid reply.
-    """
-    try:
-        reply: Reply = _reply_decoder.decode(data)
-    # msgspec raises UnicodeDecodeError for text that is not UTF-8 and RecursionError for deep nesting.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"invalid message: {str(error)[:_MAX_REASON]}") from error
-    return reply

@@ -55,6 +55,8 @@ class Output(io.RawIOBase):
     def end(self) -> str:
         """End the call. Returns its output."""
         self._thread = 0
+        if not self._size_bytes:
+            return ""
         left_out = self._size_bytes - len(self._head) - _PART_BYTES
         if left_out > 0:
             between = f"\n[{left_out} bytes left out]\n"
@@ -68,7 +70,7 @@ class Output(io.RawIOBase):
 
     @contextmanager
     def of_others(self) -> Iterator[None]:
-        """Context in which finalizers may write that belong to other requests than the call's."""
+        """Context for finalizers that belong to other requests than the call's, and may write."""
         self._others += 1
         try:
             yield
@@ -122,7 +124,7 @@ def _refuse_breakpoint(*_: Any, **__: Any) -> NoReturn:
 
 
 def _append(tail: bytearray, written: bytes) -> None:
-    """Append to the end of an output, of which at least `MAX_OUTPUT_LENGTH` bytes are kept."""
+    """Append to the end of an output. Keeps at least `MAX_OUTPUT_LENGTH` bytes of it."""
     tail += written[-MAX_OUTPUT_LENGTH:]
     if len(tail) > 4 * MAX_OUTPUT_LENGTH:
         del tail[:-MAX_OUTPUT_LENGTH]

@@ -55,5 +55,5 @@ _MAX_LINES = 100_000
 
 
 def encode(parts: Sequence[SourcePart]) -> bytes:
-    """Make the column of a `Host` message."""
+    """Make the column of a `LoadProcessor` message."""
     return orjson.dumps([list(part) for part in parts]) if parts else b""

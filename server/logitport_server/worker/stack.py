@@ -22,7 +22,8 @@ _MAX_FRAMES = 20
 # Most recent call first, without the source lines. Names have no other characters: the process is not trusted.
 _FRAME = re.compile(rb'^  File "([ -~]{1,300})", line (\d{1,9}) in ([ -~]{1,200})$', re.MULTILINE)
 # Ends a stack: a frame of the worker's own loop, or the line after the 100 frames that are written.
-_END = re.compile(rb'^  (?:File "[^\n]*/logitport_server/worker/serve\.py", line \d+ in \w+|\.\.\.)\n', re.MULTILINE)
+_LOOP = rb'File "[^\n]*/logitport_server/worker/call_loop\.py", line \d+ in \w+'
+_END = re.compile(rb"^  (?:" + _LOOP + rb"|\.\.\.)\n", re.MULTILINE)
 _OURS = "/logitport_server/"
 
 
@@ -48,7 +49,7 @@ def is_complete(data: bytes | bytearray) -> bool:
 
 
 def frames_in(data: bytes | bytearray) -> list[StackFrame]:
-    """Read the frames of the processor, the innermost first; none if the stack is that of the worker itself."""
+    """Read the frames of the processor, the innermost first; none if the stack is the worker's own."""
     frames: list[StackFrame] = []
     for file, line, function in _FRAME.findall(data):
         frame = StackFrame(file.decode(), int(line), function.decode())
@@ -64,7 +65,7 @@ def of_processor(frames: Sequence[StackFrame]) -> StackFrame:
 
 
 def formatted(frames: Sequence[StackFrame], source: Sequence[SourcePart]) -> str:
-    """Format frames as a traceback, with these source lines; "" if there are none."""
+    """Format frames as a traceback, with these source lines, or ""."""
     if not frames:
         return ""
     lines = ["Traceback of the place where it was stopped (most recent call last):"]

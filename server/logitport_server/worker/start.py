@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core import compiled
 from logitport_sandbox import NotContained, SandboxError, launch
-from logitport_sandbox.assessment import contain
+from logitport_sandbox.verification.assessment import contain
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.worker.tokenizers import open_tokenizers
+from logitport_server.worker.shared_tokenizers import open_tokenizers
 
 if TYPE_CHECKING:
     import subprocess

@@ -15,7 +15,7 @@ from logitport_session.admissions.checked_calls import CheckedCall
 from logitport_session.dialects import RequestContext, failures
 from logitport_session.dialects.base import is_greedy
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
-from logitport_session.requests.memory import begin_charge
+from logitport_session.requests.principal_memory import begin_charge
 from logitport_session.resources import load_time
 from logitport_session.steps.columns import too_many_tokens
 from logitport_session.telemetry import tracing
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
     from logitport_session.admissions.checked_calls import CheckedCalls
     from logitport_session.dialects import Dialect
-    from logitport_session.requests.memory import PrincipalMemory
-    from logitport_session.resources.limits import SessionLimits
+    from logitport_session.requests.principal_memory import PrincipalMemory
+    from logitport_session.resources.session_limits import SessionLimits
 
-    Host = Callable[[common_pb2.Processor, str, int], Dialect]
+    Load = Callable[[common_pb2.Processor, str, int], Dialect]
 
 # In one request's chain. A step calls each for each row; no engine's user needs more.
 MAX_PROCESSORS_PER_REQUEST = 64
 # A request's JSON: its sampling parameters and its processors' parameters. They are kept as long as the request, and
-# orjson parses a megabyte in a few milliseconds, in which nothing else can run.
+# orjson parses a megabyte in a few milliseconds. Nothing else can run then.
 MAX_PARAMS_BYTES = 1 << 20
 _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
@@ -122,7 +122,7 @@ class Admission:
 
     def load(
         self,
-        host: Host,
+        find: Load,
         seconds: float = math.inf,
         *,
         in_background: bool = False,
@@ -132,7 +132,7 @@ class Admission:
         """Find the processors, check their parameters, and build their state. May take long.
 
         Args:
-            host: finds a processor, for a tenant and a place in the chain.
+            find: finds and loads a processor, for a tenant and a place in the chain.
             seconds: time limit for the whole chain, because the engine waits for all of it.
             in_background: whether steps of the session may run at the same time. The state of a processor of this
                 process is then built by `finish`, because its instance serves these steps and is not thread-safe. A
@@ -144,10 +144,10 @@ class Admission:
             LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
         """
         with load_time.limited(seconds):
-            self._load(host, in_background=in_background, shared=shared, account=account)
+            self._load(find, in_background=in_background, shared=shared, account=account)
 
     def _load(
-        self, host: Host, *, in_background: bool, shared: CheckedCalls | None, account: PrincipalMemory | None
+        self, find: Load, *, in_background: bool, shared: CheckedCalls | None, account: PrincipalMemory | None
     ) -> None:
         checked: list[CheckedCall] = []
         if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
@@ -156,7 +156,7 @@ class Admission:
             calls = shared if len(call.params) <= _LARGE_PARAMS_BYTES else None
             found = None if calls is None else calls.find(call, self.tenant, place)
             if found is None:
-                found = self._check(call, place, host)
+                found = self._check(call, place, find)
                 if calls is not None:
                     calls.keep(call, self.tenant, place, found)
             checked.append(found)
@@ -179,7 +179,7 @@ class Admission:
                 _start(entry, found, self._context)
             self._chain.append(entry)
 
-    def _check(self, call: common_pb2.ProcessorCall, place: int, host: Host) -> CheckedCall:
+    def _check(self, call: common_pb2.ProcessorCall, place: int, find: Load) -> CheckedCall:
         """Find a processor of the chain, and check its parameters. Raises LogitportError."""
         label, params_bytes = _label(call.processor), len(call.params)
         params = json_object(call.params, f"params of processor {place} ({label})")
@@ -190,7 +190,7 @@ class Admission:
                 if _is_pinned(self._pinned, place, label):
                     dialect = self._pinned[place].dialect.on_server
                 else:
-                    dialect = host(call.processor, self.tenant, place)
+                    dialect = find(call.processor, self.tenant, place)
                 span.set("processor", dialect.name)
                 load_time.check()
                 dialect.validate(params, self._sampling_params, self._context.caller)

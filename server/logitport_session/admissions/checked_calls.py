@@ -17,9 +17,9 @@ class CheckedCall:
     """A processor of a chain, and parameters that it accepts.
 
     Attributes:
-        label: the name or digest by which the request names it.
+        label: the name or digest in the request.
         params_bytes: their size as JSON.
-        state: that of the last request that was started with it; None before.
+        state: of the last request that was started with it; None before.
     """
 
     dialect: Dialect

@@ -33,7 +33,7 @@ class PendingAdmission:
         load: the part of the admission that takes long. Raises LogitportError.
         arrived_at: on the monotonic clock, in seconds.
         trace: its span.
-        context: the variables with which `load` runs.
+        context: the context variables of `load`.
         error: why the request is refused; None if it is not, or not yet.
         future: the work, once it was submitted.
         ended: whether `load` has returned or raised.
@@ -70,6 +70,9 @@ class PendingAdmissions:
     Args:
         submit: runs work on a thread; None if nothing can be admitted in the background.
         max_bytes: the size limit of all chains together.
+
+    Attributes:
+        ended: the admissions that have ended and are not reported yet. Only this object changes it.
     """
 
     def __init__(self, principal: str, submit: Submit | None, max_bytes: int) -> None:
@@ -81,7 +84,7 @@ class PendingAdmissions:
         self._bytes = 0
         # By tenant. The first admission of a queue was submitted.
         self._queues: dict[str, deque[PendingAdmission]] = {}
-        self._ended: list[PendingAdmission] = []
+        self.ended: list[PendingAdmission] = []
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -96,13 +99,8 @@ class PendingAdmissions:
         """Whether the request can be admitted in the background."""
         return self._submit is not None and self._bytes + admission.chain_bytes <= self._max_bytes
 
-    @property
-    def num_ended(self) -> int:
-        """Number of admissions that have ended and are not reported yet."""
-        return len(self._ended)
-
     def generation_at(self, slot: int) -> int | None:
-        """The generation of the pending request that occupies this slot; None if there is none."""
+        """The generation of the pending request that occupies this slot, or None."""
         if not self._by_slot:  # the session's thread alone changes it
             return None
         with self._lock:
@@ -134,7 +132,7 @@ class PendingAdmissions:
     def take_ended(self) -> list[PendingAdmission]:
         """Return the admissions that have ended, in the order of their ends. Their slots are free."""
         with self._lock:
-            taken, self._ended = self._ended, []
+            taken, self.ended = self.ended, []
             for pending in taken:
                 del self._by_slot[pending.admission.slot]
                 self._bytes -= pending.admission.chain_bytes
@@ -149,7 +147,7 @@ class PendingAdmissions:
                 pending.trace.cancelled()
             self._by_slot.clear()
             self._bytes = 0
-            self._ended.clear()
+            self.ended.clear()
             for tenant, queue in list(self._queues.items()):
                 first = queue[0]
                 queue.clear()
@@ -170,7 +168,7 @@ class PendingAdmissions:
         pending.cancelled = True
         pending.trace.cancelled()
         if pending.ended:
-            self._ended.remove(pending)
+            self.ended.remove(pending)
             return
         tenant = pending.admission.tenant
         queue = self._queues[tenant]
@@ -197,7 +195,7 @@ class PendingAdmissions:
     def _end(self, pending: PendingAdmission) -> None:
         pending.ended = True
         if not pending.cancelled:
-            self._ended.append(pending)
+            self.ended.append(pending)
 
     def _go_on(self, tenant: str) -> None:
         """Drop the first admission of a queue, and begin the next one."""

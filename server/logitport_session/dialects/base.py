@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from logitport import payload
 from logitport.core.edits import Edits
+from logitport.core.tensors import empty_rows
 from logitport.errors import InvalidArgument, LogitportError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from logitport_session.trust.principals import TrustDomain
 
 
-# A processor's edits for the rows of a call: one RowEdits per row, or columns in which row i belongs to the i-th state.
+# A processor's edits for the rows of a call: one RowEdits per row, or columns; their row i belongs to the i-th state.
 EditsResult: TypeAlias = "Sequence[RowEdits] | Edits"
 
 
@@ -48,7 +49,7 @@ def is_method(method: object, default: object) -> bool:
     return getattr(method, "__func__", None) is getattr(default, "__func__", default)
 
 
-# Upper bound, measured in tests/server/session/test_memory.py: a set of token ids takes 31 bytes for each byte of JSON.
+# Upper bound: a set of token ids takes 31 bytes for each byte of JSON (tests/server/session/test_principal_memory.py).
 BYTES_PER_PARAMS_BYTE = 32
 
 
@@ -64,7 +65,7 @@ class RequestContext:
         tokenizer_id: the engine's tokenizer; "" if unknown.
         eos_token_ids: the ids that end a sequence; empty if unknown.
         max_requests: how many requests the session may hold at once.
-        device: torch's name of the device on which processors get the logits.
+        device: torch's name of the device of the processors' logits.
         caller: identity of the party that owns the request; equal for all its requests.
     """
 
@@ -100,6 +101,7 @@ class Dialect(ABC):
         takes_drafts: True: called once for the rows of all draft offsets, with histories that hold no drafts.
             False: called once per draft offset, with histories that hold the drafts before that offset.
         row_safe: whether no row of a call can fail, or change, another one.
+        takes_rows: whether one call of the author's code takes the rows of several requests.
         seconds: how long a call of `process` may take, if the dialect can stop between rows: the rows that are left
             then fail.
         engine_program: the program that the engine runs at this place of the chain; None if it runs none.
@@ -122,6 +124,7 @@ class Dialect(ABC):
     reusable: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     row_safe: ClassVar[bool] = False
+    takes_rows: ClassVar[bool] = False
     seconds: float = math.inf
     domain: TrustDomain | None = None
     engine_program: Program | None = None
@@ -143,7 +146,7 @@ class Dialect(ABC):
         self.shipped = shipped
         # Only logits-free processors declare this; any other may be slow.
         self.takes_long = bool(getattr(self.processor, "takes_long", True))
-        self._scratch: torch.Tensor | None = None
+        self._scratch: Any = None
 
     @property
     def follows_from_history(self) -> bool:
@@ -161,11 +164,11 @@ class Dialect(ABC):
         sampling_params: dict[str, Any],  # noqa: ARG002
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        """Call the processor's own `validate_params`, if it has one. Raises as `_check_params`."""
+        """Call the processor's own `validate_params`, if it has one. Raises the errors of `_check_params`."""
         self._check_params(self._own_check(), params)
 
     def _own_check(self) -> Callable[[Any], object] | None:
-        """Return the processor's check of a request's parameters; None if it has none."""
+        """Return the processor's check of a request's parameters, or None."""
         check: Callable[[Any], object] | None = getattr(self.processor, "validate_params", None)
         return check
 
@@ -173,7 +176,7 @@ class Dialect(ABC):
         """Call the processor's check of a request's parameters, if there is one.
 
         Raises:
-            InvalidArgument: the check refused them; the message is that of the check.
+            InvalidArgument: the check refused them, with its message.
             Exception: any other exception of the check, unchanged.
         """
         if check is None:
@@ -234,17 +237,17 @@ class Dialect(ABC):
 
     @property
     def on_server(self) -> Dialect:
-        """The dialect with which the server runs the processor."""
+        """The dialect of the processor on the server."""
         return self
 
-    def scratch(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+    def scratch(self, rows: int, like: Any) -> Any:
         """Memory for rows that are not adjacent. Only this processor uses it, and reuses it from step to step.
 
         Returns:
-            float[rows, vocab_size], uninitialised, with the width, dtype and device of `like`.
+            float[rows, vocab_size], uninitialised, with the width, kind, dtype and device of `like`.
         """
         if self._scratch is None or len(self._scratch) < rows or self._scratch.dtype != like.dtype:
-            self._scratch = like.new_empty((rows, like.shape[1]))
+            self._scratch = empty_rows(rows, like)
         return self._scratch[:rows]
 
     def borrow(self, region: Region | None) -> None:

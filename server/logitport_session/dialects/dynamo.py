@@ -45,9 +45,9 @@ class DynamoDialect(InstanceDialect):
 
     def process(self, states: Sequence[_DynamoState], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()
-        for place, state in enumerate(states):
+        for row, state in enumerate(states):
             try:
-                state.processor(state.input_ids, logits[place])
+                state.processor(state.input_ids, logits[row])
             except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
-                failed[place] = error
+                failed[row] = error
         return logits

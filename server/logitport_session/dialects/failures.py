@@ -54,7 +54,7 @@ class WorkerLost(ProcessorFailed):
 
 
 class ReplyTooLarge(LimitExceeded):
-    """The edits of one call do not fit into a reply; those of fewer rows may. Sent to clients as LimitExceeded."""
+    """The edits of one call do not fit into a reply; fewer rows may fit. Sent to clients as LimitExceeded."""
 
 
 def is_retryable(error: BaseException) -> bool:

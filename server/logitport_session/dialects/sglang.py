@@ -40,7 +40,7 @@ class _Req(SimpleNamespace):
 
 
 class _SglangState:
-    """State of a request: one dict for its whole life, in which processors keep state.
+    """State of a request: one dict for its whole life, where processors keep state.
 
     The dict's `__req__` is a `_Req`.
     """
@@ -73,6 +73,7 @@ class SGLangDialect(Dialect):
 
     reusable = True
     reads_logits = True
+    takes_rows = True
     processor: CustomLogitProcessor
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:

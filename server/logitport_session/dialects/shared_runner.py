@@ -1,27 +1,28 @@
-"""Runs the programs of all sessions with the memory of one runner."""
+"""Runs the programs of all sessions with the memory of one runner, or without torch by the interpreter."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from logitport.core.tensors import is_torch
 from logitport.errors import LimitExceeded, ProcessorFailed
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.reference_runner import ReferenceRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_programs.parameters import Columns
     from logitport_programs.request_tokens import RequestTokens
+    from logitport_programs.runtime.program_runner import Runner
     from logitport_programs.verifier import Verified
 
 # Of one run, and of all constants that are kept.
 _MAX_BYTES = 512 << 20
-# Elements times operators of one run, for each thread of torch: some 30 ms.
+# Elements times operators of one run, for each thread of torch: some 30 ms. numpy has one thread.
 _MAX_WORK = 1 << 25
 # A GPU computes this many times faster.
 _GPU_FACTOR = 64
@@ -36,14 +37,15 @@ class SharedRunner:
     """
 
     def __init__(self, *, max_work: int = _MAX_WORK, max_bytes: int = _MAX_BYTES) -> None:
-        self._runner = Runner(max_bytes=max_bytes)
+        self._numpy_runner: Runner | ReferenceRunner = ReferenceRunner(max_bytes=max_bytes)
+        self._max_bytes = max_bytes
         self._max_work = max_work
         self._lock = threading.Lock()
 
     def apply(
         self,
         verified: Verified,
-        logits: torch.Tensor,
+        logits: Any,
         columns: Callable[[int, int], Columns],
         histories: Sequence[RequestTokens],
         seconds: float = math.inf,
@@ -52,8 +54,8 @@ class SharedRunner:
 
         Args:
             verified: the program.
-            logits: float[rows, vocab_size].
-            columns: returns the parameters of the rows from one place to another.
+            logits: float[rows, vocab_size], a torch tensor or a numpy array.
+            columns: returns the parameters of the rows from one index to another.
             histories: the ids of each row; empty if the program does not read them.
             seconds: after this time, with what other threads compute in between, the rows that are left are not
                 processed.
@@ -65,10 +67,11 @@ class SharedRunner:
             LimitExceeded: one row needs too much memory.
             LogitportError: as `Runner.apply`.
         """
-        height, width = logits.shape
+        height = len(logits)
         failed: dict[int, ProcessorFailed] = {}
         deadline = time.monotonic() + seconds
-        begin, rows = 0, self._rows_at_once(verified, width, logits.device)
+        runner = self._torch_runner if is_torch(logits) else self._numpy_runner
+        begin, rows = 0, self._rows_at_once(verified, logits)
         while begin < height:
             if begin and time.monotonic() > deadline:
                 return failed | dict.fromkeys(range(begin, height), _timed_out(verified.program.name))
@@ -76,7 +79,7 @@ class SharedRunner:
             parameters = columns(begin, end)
             try:
                 with self._lock:
-                    failed |= self._runner.apply(verified, logits, slice(begin, end), parameters, histories[begin:end])
+                    failed |= runner.apply(verified, logits, range(begin, end), parameters, histories[begin:end])
             except LimitExceeded:  # no row has run
                 if end - begin == 1:
                     raise
@@ -85,10 +88,21 @@ class SharedRunner:
                 begin = end
         return failed
 
-    def _rows_at_once(self, verified: Verified, width: int, device: torch.device) -> int:
+    @cached_property
+    def _torch_runner(self) -> Runner | ReferenceRunner:
+        from logitport_programs.runtime.program_runner import Runner
+
+        return Runner(max_bytes=self._max_bytes)
+
+    def _rows_at_once(self, verified: Verified, logits: Any) -> int:
         operators = sum(_SORT if value.operator == "argsort" else 1 for value in verified.program.values)
-        factor = torch.get_num_threads() if device.type == "cpu" else _GPU_FACTOR
+        factor = 1
+        if is_torch(logits):
+            import torch
+
+            factor = torch.get_num_threads() if logits.device.type == "cpu" else _GPU_FACTOR
         # A list of ids is padded to its largest length in each row.
+        width: int = logits.shape[1]
         longest = max(width, sum(parameter.length for parameter in verified.program.parameters))
         return max(1, self._max_work * factor // (operators * longest))
 

@@ -1,1 +1,1 @@
-"""A session of an engine: its parts, its frames, and what its host learns of it."""
+"""A session of an engine: its parts, its frames, and what its process observes of it."""

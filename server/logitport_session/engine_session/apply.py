@@ -8,7 +8,7 @@ from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session.admissions.admission import MAX_PROCESSORS_PER_REQUEST
 from logitport_session.engine_session import session_admissions, session_steps
-from logitport_session.engine_session.session import MAX_DRAFT_TOKENS
+from logitport_session.engine_session.engine_session import MAX_DRAFT_TOKENS
 from logitport_session.steps.batch import check_work
 from logitport_session.steps.step_trace import StepTrace
 from logitport_session.telemetry import tracing
@@ -16,9 +16,9 @@ from logitport_session.telemetry import tracing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.engine_session.session_admissions import Admitted
-    from logitport_session.steps.step_time import Spending
+    from logitport_session.steps.outcome import StepDurations
 
 _MAX_WIDTH = (1 << 31) - 1
 
@@ -27,7 +27,7 @@ def apply(
     message: processing_pb2.ApplyRequest,
     open_session: Callable[[processing_pb2.OpenSession], EngineSession],
     on_admitted: Callable[[Sequence[common_pb2.Failure], Admitted], object] = lambda *_: None,
-) -> tuple[processing_pb2.ApplyResponse, Spending]:
+) -> tuple[processing_pb2.ApplyResponse, StepDurations]:
     """Admit the requests, process their rows, and return the response and the time by cause.
 
     `on_admitted` is called with the refused requests, before the rows are processed.
@@ -77,7 +77,7 @@ def apply(
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
     trace = StepTrace() if tracing.current().is_recorded else None
-    spending = session_steps.apply_rows(session, message.logits, rows_per_request, response, trace)
+    durations = session_steps.apply_rows(session, message.logits, rows_per_request, response, trace)
     if trace is not None:
         trace.make_spans()
-    return response, spending
+    return response, durations

@@ -1,4 +1,4 @@
-"""What the host of a session learns of it: for metrics, logs and operators."""
+"""What the process of a session observes of it: for metrics, logs and operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.engine_session.session_admissions import Admitted
-    from logitport_session.steps.step_time import Spending
+    from logitport_session.steps.outcome import StepDurations
 
 
 class Observer:
@@ -31,7 +31,7 @@ class Observer:
     def stepped(
         self,
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
-        spending: Spending,
+        durations: StepDurations,
         seconds: float,
         queue_seconds: float,
         transport: str,
@@ -48,4 +48,4 @@ class Observer:
         """Observe that the engine has removed requests."""
 
     def refused(self, failures: Sequence[common_pb2.Failure], requests: int, fields: Mapping[str, str]) -> None:
-        """Observe the refused requests among those of a frame; `fields` are for the log."""
+        """Observe the refused requests of a frame; `fields` are for the log."""

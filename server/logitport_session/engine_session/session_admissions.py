@@ -17,7 +17,7 @@ from logitport_session.trust.principals import Party
 
 if TYPE_CHECKING:
     from logitport_proto import processing_pb2
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.requests.active_request import ActiveRequest
 
 
@@ -30,7 +30,7 @@ class Admitted:
             lost connection, a move, or a difference of histories.
         replayed_tokens: the ids of their histories.
         queue_seconds: how long each admission in the background has waited before it began.
-        first_refused: fields for log records about the first request that was refused; {} for none.
+        first_refused: fields for log records about the first request that was refused, or {}.
     """
 
     replayed_requests: int = 0
@@ -48,7 +48,7 @@ def add(session: EngineSession, frame: processing_pb2.AddRequests, reply: proces
     """Admit requests. A refused request does not affect the others.
 
     A frame for admissions in the background also reports those that have ended. Admissions in the background run on
-    other threads, where they use `HostedProcessors` and nothing else of the session.
+    other threads, where they use `LoadedProcessors` and nothing else of the session.
     """
     admitted = Admitted()
     reads_logits, pending = bytearray(), bytearray()
@@ -60,13 +60,13 @@ def add(session: EngineSession, frame: processing_pb2.AddRequests, reply: proces
             try:
                 admission = _check(session, addition)
                 in_background = frame.in_background and _may_continue_in_background(session, admission, addition)
-                host, seconds = session.processors.host, session.limits.load_timeout_seconds
+                find, seconds = session.processors.load, session.limits.load_timeout_seconds
                 if in_background:
                     admission.charge(session.account)  # it may wait for others
-                    load = partial(admission.load, host, seconds, in_background=True, account=session.account)
+                    load = partial(admission.load, find, seconds, in_background=True, account=session.account)
                     session.pending_admissions.begin(admission, load, trace)
                 else:
-                    admission.load(host, seconds, shared=shared, account=session.account)
+                    admission.load(find, seconds, shared=shared, account=session.account)
                     request = _finish(session, admission, trace)
             except LogitportError as error:
                 reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))

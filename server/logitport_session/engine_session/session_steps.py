@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument
 from logitport_session.steps.batch import StepBatch, check_new_ids, check_size
-from logitport_session.steps.columns import StepColumns, pack_int32, write_outcome
+from logitport_session.steps.columns import StepColumns, pack_int32
 from logitport_session.steps.compiled_batch import TRANSPORTS
 from logitport_session.steps.grouping import NOTHING_WAITS, Row, Rows, WaitingRows
 from logitport_session.steps.outcome import StepOutcome
@@ -15,21 +15,24 @@ from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
-    import torch
-
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.engine_session import EngineSession
     from logitport_session.steps.compiled_batch import CompiledBatch
-    from logitport_session.steps.step_time import Spending
+    from logitport_session.steps.outcome import StepDurations
     from logitport_session.steps.step_trace import StepTrace
 
 
 def step(
-    session: EngineSession, frame: processing_pb2.Step, reply: processing_pb2.StepEdits, trace: StepTrace | None = None
-) -> Spending:
+    session: EngineSession,
+    frame: processing_pb2.Step,
+    data: bytes,
+    reply: processing_pb2.StepEdits,
+    trace: StepTrace | None = None,
+) -> StepDurations:
     """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains.
 
-    `trace` records the step for its spans. Returns the step's time by cause.
+    `data` is the serialized `SessionRequest` that holds the frame, which the compiled core reads itself. `trace`
+    records the step for its spans. Returns the step's time by cause.
     """
     limits, vocab_size = session.limits, session.vocab_size
     check_size(frame, limits)
@@ -42,7 +45,7 @@ def step(
     check_new_ids(columns, batch, limits)
     compiled = None
     if batch.leaves_out and session.batch.compiled is not None:
-        compiled = session.batch.compiled.step_partly(frame) if trace is None else None
+        compiled = session.batch.compiled.step_partly(data) if trace is None else None
         if compiled is None:
             batch = StepBatch(batch.layout, session.batch.requests)
     outcome = StepOutcome(trace=trace)
@@ -50,35 +53,41 @@ def step(
     session.step_time = StepTime(limits.processor_timeout_seconds)
     run(batch.logits_free, drafts, vocab_size, None, outcome, session.step_time)
     parts = outcome.pack_around_programs(vocab_size) if batch.has_engine_programs else [outcome.pack(vocab_size)]
-    leaves_ids = all(part.leaves_every_row_an_id(vocab_size // len(parts)) for part in parts)
-    denied_rows = [] if leaves_ids else outcome.all_denied(vocab_size)
+    denied_rows: list[int] = []
+    for part in parts:
+        if not part.leaves_every_row_an_id(vocab_size // len(parts)):
+            denied_rows = outcome.all_denied(vocab_size)
+            break
     edits, *later = parts
-    if compiled is not None:
-        edits = edits.joined(compiled.edits)
+    if compiled is None:
+        packed = edits.to_columns()
+    else:
+        packed = compiled.columns_with(edits)
         denied_rows = sorted(denied_rows + compiled.denied_rows)
         outcome.add_compiled(compiled.applied)
-    reply.edits.CopyFrom(edits.to_proto())
-    if later:
-        reply.later_edits.extend(each.to_proto() for each in later)
+    packed.write_to(reply.edits)
+    for each in later:
+        each.to_columns().write_to(reply.later_edits.add())
     waiting = batch.logits_reading(outcome)
     session.waiting_rows = WaitingRows(waiting, len(batch.layout.rows), drafts)
     if waiting:
         reply.logits_rows = pack_int32(row.index for row in waiting)
-    write_outcome(reply, outcome, denied_rows)
     session.batch.follow_failures(outcome)
-    reply.ended_admissions = session.pending_admissions.num_ended
-    return outcome.spending
+    outcome.write_to(reply, denied_rows)
+    reply.ended_admissions = len(session.pending_admissions.ended)
+    return outcome.durations
 
 
 def step_compiled(
     session: EngineSession,
+    compiled: CompiledBatch,
     data: bytes,
     seq: int,
     transport: str,
     *,
     should_move: bool,
 ) -> bytes | None:
-    """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
+    """Do the same as `step` in the compiled core, which runs all requests, if the step is usual.
 
     `seq` is the number that the frame must have.
 
@@ -86,10 +95,7 @@ def step_compiled(
         The serialized reply. None if the frame is to be parsed, because it is another one or unusual; nothing has
         changed then.
     """
-    compiled = session.batch.compiled
-    if compiled is None or not compiled.slots:
-        return None
-    ended = session.pending_admissions.num_ended
+    ended = len(session.pending_admissions.ended)
     reply = compiled.core.step(data, seq, ended, should_move, TRANSPORTS[transport])
     if reply is not None:
         session.expected_requests = 0
@@ -97,24 +103,13 @@ def step_compiled(
     return reply
 
 
-def compiled_server(session: EngineSession) -> CompiledBatch | None:
-    """The compiled core if it can answer frames without Python for a while: if they are steps of `step_compiled`.
-
-    None without requests, before the first step, and while the replies must state what happens to admissions in the
-    background.
-    """
-    batch = session.batch
-    must_reply = session.expected_requests or session.pending or session.waiting_rows.rows
-    return batch.compiled if batch.requests and batch.is_compiled and not must_reply else None
-
-
 def edit_logits(
     session: EngineSession,
     frame: processing_pb2.StepLogits,
     reply: processing_pb2.StepLogitsEdited,
     trace: StepTrace | None = None,
-) -> Spending:
-    """Process the rows of the last step for which its reply requested logits. Returns as `step`."""
+) -> StepDurations:
+    """Process the rows of the last step that its reply requested. Returns as `step`."""
     from logitport_session.shared_memory.regions import write_back
 
     waiting, step_rows, drafts = session.waiting_rows
@@ -124,7 +119,7 @@ def edit_logits(
     whole_step = in_region and frame.logits.shape[:1] == [step_rows]
     with session.regions.lent(frame.logits):
         received = _decode(session, frame.logits, step_rows if whole_step else len(waiting))
-        logits = received.to(session.device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
+        logits = _on_device(received, session.device)
         session.waiting_rows = NOTHING_WAITS
         if trace is not None:
             trace.rows = len(waiting)
@@ -143,8 +138,8 @@ def edit_logits(
         elif logits is not received:
             write_back(received, logits, [row.index for row in rows])
     step_index = {row.index: waiting_row.index for row, waiting_row in zip(rows, waiting, strict=True)}
-    write_outcome(reply, outcome, [step_index[index] for index in outcome.all_denied(session.vocab_size)])
-    return outcome.spending
+    outcome.write_to(reply, [step_index[index] for index in outcome.all_denied(session.vocab_size)])
+    return outcome.durations
 
 
 def apply_rows(
@@ -153,10 +148,10 @@ def apply_rows(
     rows_per_request: int,
     reply: processing_pb2.ApplyResponse,
     trace: StepTrace | None = None,
-) -> Spending:
-    """Process rows of logits: those of slot 0, then those of slot 1, ...; a slot may be empty. Returns as `step`."""
+) -> StepDurations:
+    """Process rows of logits, in the order of the slots; a slot may be empty. Returns as `step`."""
     num_rows = tensor.shape[0]
-    logits = _decode(session, tensor, num_rows).to(session.device)
+    logits = _on_device(_decode(session, tensor, num_rows), session.device)
     outcome = StepOutcome(trace=trace)
     by_slot = session.batch.requests
     requests = ((index, by_slot.get(index // rows_per_request)) for index in range(num_rows))
@@ -164,17 +159,22 @@ def apply_rows(
     rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
     run(rows, {}, session.vocab_size, logits, outcome, session.step_time)
     tensors.write(reply.logits, logits)
-    write_outcome(reply, outcome, outcome.all_denied(session.vocab_size))
-    return outcome.spending
+    outcome.write_to(reply, outcome.all_denied(session.vocab_size))
+    return outcome.durations
 
 
-def _decode(session: EngineSession, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
-    """The logits of a message; a view if they are in a region.
+def _on_device(logits: Any, device: str) -> Any:
+    """The logits on the session's device. The copy blocks if their memory is not pinned."""
+    return logits if device == "cpu" else logits.to(device, non_blocking=True)
+
+
+def _decode(session: EngineSession, tensor: common_pb2.Tensor, rows: int) -> Any:
+    """The logits of a message, float[rows, vocab_size]; a view if they are in a region. See `tensors.has_torch`.
 
     Raises:
-        InvalidArgument: the datatype or shape differs from the session's.
+        InvalidArgument: the datatype or shape differs from the session's, or numpy lacks the datatype.
     """
     datatype, shape = session.engine.datatype, [rows, session.vocab_size]
     if tensor.datatype != datatype or list(tensor.shape) != shape:
         raise InvalidArgument(f"logits are {tensor.datatype}{list(tensor.shape)}; send {datatype}{shape}")
-    return session.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)
+    return session.regions.tensor(tensor) if tensor.HasField("region") else tensors.from_proto(tensor)

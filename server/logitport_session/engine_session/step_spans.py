@@ -21,15 +21,17 @@ class StepSpans:
 
     Attributes:
         session: the span of the session's opening, as `Span.context`.
+        present: the record of the step that is computed; None if it is not sampled.
+        ended: a step to `export`, its reply, and its end in nanoseconds since the epoch; None if there is none.
     """
 
     def __init__(self) -> None:
         self.session: object = None
+        self.present: StepTrace | None = None
+        self.ended: tuple[StepTrace, processing_pb2.SessionResponse, int] | None = None
         self._step: object = None  # of the last step, if it was sampled: the parent of the part that reads logits
         self._transport = ""
         self._unsampled: int | None = None  # steps before the next one with spans; None before it is drawn
-        self._present: StepTrace | None = None
-        self._ended: tuple[StepTrace, processing_pb2.SessionResponse, int] | None = None
 
     @property
     def unsampled_steps(self) -> int:
@@ -46,33 +48,27 @@ class StepSpans:
         """Return the record of a step that begins; None if it is not sampled."""
         self._step = None
         self._transport = transport
-        self._present = None
-        if self.unsampled_steps:
-            self.skip(1)
+        self.present = None
+        if unsampled := self.unsampled_steps:
+            self._unsampled = unsampled - 1
         else:
-            self._present, self._unsampled = StepTrace(), None
-        return self._present
+            self.present, self._unsampled = StepTrace(), None
+        return self.present
 
     def begin_logits(self) -> StepTrace | None:
         """Return the record of the part of the last step that reads logits; None if the step is not sampled."""
-        self._present = StepTrace() if self._step is not None else None
-        return self._present
+        self.present = StepTrace() if self._step is not None else None
+        return self.present
 
     def end(self, reply: processing_pb2.SessionResponse) -> None:
-        """Record that the reply to a frame is complete."""
-        if self._present is not None:
-            self._ended = self._present, reply, time_ns()
-            self._present = None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there is a step to export."""
-        return self._ended is not None
+        """Record that the reply to the step that is computed is complete."""
+        assert self.present is not None  # noqa: S101 - the caller has seen it
+        self.ended, self.present = (self.present, reply, time_ns()), None
 
     def export(self) -> None:
         """Make the spans of the last step."""
-        assert self._ended is not None  # noqa: S101 - see `is_due`
-        (step, reply, ended), self._ended = self._ended, None
+        assert self.ended is not None  # noqa: S101 - the caller has seen it
+        (step, reply, ended), self.ended = self.ended, None
         kind = reply.WhichOneof("frame")
         failures = reply.edits.failures if kind == "edits" else reply.logits.failures
         attributes: tracing.Attributes = {

@@ -57,7 +57,7 @@ class Installed(Mapping[str, Any]):
         return self.keys() <= BUILTINS.keys()
 
     def is_fast(self, name: str) -> bool:
-        """Whether requests with this processor are admitted fast. True if there is none of this name."""
+        """Whether requests with this processor are admitted fast. True if no processor has this name."""
         return name not in self._slow
 
     def source(self, name: str) -> Source:

@@ -1,4 +1,4 @@
-"""The only place in the service that converts payloads to programs, and verifies them."""
+"""The only module of the service that converts payloads to programs, and verifies them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_program(shipped: Payload) -> Verified:
 
 
 def source_of(shipped: Payload, domain: TrustDomain) -> Source:
-    """Return the source of a payload. The trust domain is that of its code. Raises InvalidArgument, LimitExceeded."""
+    """Return the source of a payload. The trust domain follows from its code. Raises InvalidArgument, LimitExceeded."""
     if shipped.is_program:
         return Source(shipped.digest, payload=shipped, program=load_program(shipped))
     return Source(shipped.digest, payload=shipped, domain=domain)

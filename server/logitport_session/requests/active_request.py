@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LogitportError
 from logitport_session.dialects import failures
-from logitport_session.requests.memory import charge
+from logitport_session.requests.principal_memory import charge_by_loan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logitport.core.history import History
     from logitport_session.dialects import Dialect
-    from logitport_session.requests.memory import PrincipalMemory
+    from logitport_session.requests.principal_memory import PrincipalMemory
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class ChainEntry:
 
     Attributes:
         state: the dialect's state for this request.
-        label: the name or digest by which the request named the processor.
+        label: the name or digest of the processor in the request.
         stale: whether the state misses ids of the history, because the processor failed at one of them.
     """
 
@@ -41,7 +41,7 @@ class ActiveRequest:
         account: charged with the memory of its history and states; None if they are not charged.
 
     Attributes:
-        chain: its processors, in the order in which they run.
+        chain: its processors, which run in this order.
         reads_logits: whether any of them reads logits.
         programs_before: for each place of the chain, the number of earlier programs that the engine runs; empty if it
             runs none.
@@ -49,7 +49,7 @@ class ActiveRequest:
         greedy: whether the engine samples the largest logit of its rows.
         failure: the error it failed with, or None.
         is_compiled: whether the compiled core runs it in the steps of its session.
-        trace: the span in which it was admitted, as `Span.context`; None if it has none.
+        trace: the span of its admission, as `Span.context`, or None.
     """
 
     __slots__ = (
@@ -100,11 +100,6 @@ class ActiveRequest:
         ]
 
     @property
-    def crc(self) -> int:
-        """Checksum of the history."""
-        return self.history.crc()
-
-    @property
     def is_sound(self) -> bool:
         """Whether it has no failure, and no state that misses ids."""
         return self.failure is None and not self._needs_check
@@ -119,14 +114,16 @@ class ActiveRequest:
         """
         failure = None
         if self._needs_check or base_length != self.history.length:
-            failure = self._restore(base_length)
-        if self.crc != history_crc:
+            failure = self._rewind_for_step(base_length)
+        if self.history.crc() != history_crc:
             raise LogitportError(
                 f"slot {self.slot}: the first {base_length} ids differ between engine and server",
                 code=LogitportError.NEED_SYNC,
             )
         if new_token_ids:
-            charge(self.history, self._account, len(new_token_ids))
+            length = self.history.length + len(new_token_ids)
+            if not self.history.charge(length):
+                charge_by_loan(self.history, self._account, length)
             later = self._extend(new_token_ids)
             failure = failure or later
         if failure is not None:
@@ -146,21 +143,23 @@ class ActiveRequest:
             LimitExceeded: the principal would hold too much memory.
             LogitportError: the first error of a processor, raised after all processors were called.
         """
-        charge(self.history, self._account, len(token_ids))
+        length = self.history.length + len(token_ids)
+        if not self.history.charge(length):
+            charge_by_loan(self.history, self._account, length)
         self.history.draft_tokens += len(token_ids)
         failure = self._extend(token_ids)
         if failure is not None:
             raise failure
 
     def rewind(self, length: int) -> None:
-        """Cut the history back to `length` ids. Raises as `append`."""
+        """Apply a rewind: cut the history back to `length` ids, and rewind the states. Raises as `append`."""
         self.history.rewind(length)
-        failure = self._update_states(self.chain)
+        failure = self._rewind_states(self.chain)
         if failure is not None:
             raise failure
 
-    def _restore(self, length: int) -> LogitportError | None:
-        """Prepare for a step from this length: clear a failure if `skip` is set, and cut the history back.
+    def _rewind_for_step(self, length: int) -> LogitportError | None:
+        """Apply the rewind of a step that begins at this length. Clears a failure if `skip` is set.
 
         Returns:
             The first error of a processor.
@@ -174,10 +173,10 @@ class ActiveRequest:
             self.failure = None
         own_length = self.history.length
         if length == own_length:
-            failure = self._update_states([entry for entry in self.chain if entry.stale])
+            failure = self._rewind_states([entry for entry in self.chain if entry.stale])
         elif self.history.prompt_length <= length < own_length:
             self.history.rewind(length)
-            failure = self._update_states(self.chain)
+            failure = self._rewind_states(self.chain)
         else:
             raise LogitportError(
                 f"the engine's history has {length} ids, the server's {own_length}", code=LogitportError.NEED_SYNC
@@ -200,7 +199,7 @@ class ActiveRequest:
                     failure = failure or failures.of_dialect(error, entry.dialect)
         return failure
 
-    def _update_states(self, entries: Iterable[ChainEntry]) -> LogitportError | None:
+    def _rewind_states(self, entries: Iterable[ChainEntry]) -> LogitportError | None:
         """Rewind states after the history was cut back; rebuild stale ones. Returns the first error of a processor."""
         failure = None
         for entry in entries:

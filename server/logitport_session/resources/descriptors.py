@@ -44,7 +44,7 @@ def raise_limit() -> None:
 
 
 def shortage() -> LimitExceeded:
-    """The error of an action for which the server has no descriptor. It is not the fault of any caller."""
+    """The error of an action that needs a descriptor while none is free. It is not the fault of any caller."""
     _log_limit.warn(
         logger,
         "",

@@ -22,10 +22,10 @@ _M = TypeVar("_M", bound=Message)
 
 # Of a message with all its submessages. A chain of 64 processors for each of 1024 requests has 270,000.
 MAX_FIELDS = 1 << 19
-_LEAST_FIELD_BYTES = 2
+_MIN_FIELD_BYTES = 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT = 10
+_MAX_VARINT_BYTES = 10
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
@@ -37,7 +37,7 @@ def parse(kind: type[_M], data: bytes) -> _M:
     """
     name = kind.DESCRIPTOR.name
     try:
-        if len(data) > MAX_FIELDS * _LEAST_FIELD_BYTES:
+        if len(data) > MAX_FIELDS * _MIN_FIELD_BYTES:
             _check_fields(memoryview(data), cast("Descriptor", kind.DESCRIPTOR))
         return kind.FromString(data)
     except (DecodeError, IndexError) as error:
@@ -124,7 +124,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     if byte < 128:
         return byte, at + 1
     value = 0
-    for position in range(_LONGEST_VARINT):
+    for position in range(_MAX_VARINT_BYTES):
         byte = data[at + position]
         value |= (byte & 127) << 7 * position
         if byte < 128:

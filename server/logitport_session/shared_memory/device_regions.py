@@ -7,13 +7,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
-
+from logitport.core import tensors
 from logitport.errors import InvalidArgument
-from logitport.system.cuda_ipc import HANDLE_BYTES
+from logitport.system.cuda_contract import HANDLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
 
     from logitport.system.cuda_ipc import Cuda
     from logitport_proto import processing_pb2
@@ -61,10 +62,10 @@ class DeviceRegion:
             )
         self._memory = allocation[message.byte_offset : end]
 
-    def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    def tensor(self, byte_offset: int, shape: tuple[int, int], datatype: str) -> torch.Tensor:
         """A view of part of the region. The caller has checked that it is inside."""
-        size_bytes = shape[0] * shape[1] * dtype.itemsize
-        return self._memory[byte_offset : byte_offset + size_bytes].view(dtype).view(shape)
+        logits: torch.Tensor = tensors.view(self._memory[byte_offset:], datatype, shape, with_torch=True)
+        return logits
 
     @contextmanager
     def lent(self, stream: torch.cuda.Stream) -> Iterator[None]:
@@ -93,7 +94,7 @@ class DeviceRegion:
         """Release the memory, which closes it with the last tensor that is a view. If not `idle`, it stays open."""
         if not idle:
             keep((self._memory, self._ready, self._edited), self.size_bytes, "an engine's GPU memory")
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = self._memory.new_empty(0, device="cpu")
 
 
 def keep(memory: object, size_bytes: int, what: str) -> None:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import math
-import mmap
 import os
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.system.cuda_ipc import CudaError
+from logitport.system.cuda_contract import CudaError
+from logitport.system.mapped_memory import map_shared
 from logitport_session.resources import descriptors
 from logitport_session.shared_memory.device_regions import DeviceRegion, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import torch
+
     from logitport.system.cuda_ipc import Cuda
     from logitport_proto import common_pb2, processing_pb2
 
 logger = logging.getLogger(__name__)
 
-# The server's file descriptors of a region: its own, and that of its mapping.
-DESCRIPTORS_PER_REGION = 2
 # Of one session. An engine's client opens three regions at most.
 MAX_REGIONS = 4
 
@@ -46,8 +45,8 @@ class Region:
         try:
             os.ftruncate(self.fd, size_bytes)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            self._memory: Any = mmap.mmap(self.fd, size_bytes)
-            self._address = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
+            self._memory: Any = map_shared(self.fd, size_bytes)
+            self._address = tensors.address(np.frombuffer(self._memory, np.uint8))
         except BaseException:
             os.close(self.fd)
             raise
@@ -59,11 +58,10 @@ class Region:
         except CudaError as error:
             logger.info("cannot pin shared memory; copies between it and the GPU are slower: %s", error)
 
-    def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """A view of part of the region. The caller has checked that it is inside."""
-        if not math.prod(shape):
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self._memory, dtype=dtype, count=math.prod(shape), offset=byte_offset).view(shape)
+    def tensor(self, byte_offset: int, shape: tuple[int, int], datatype: str) -> Any:
+        """A view of part of the region. The caller has checked that it is inside. Raises InvalidArgument."""
+        memory = memoryview(self._memory)[byte_offset:]
+        return tensors.view(memory, datatype, shape, with_torch=tensors.has_torch())
 
     def offset_of(self, logits: torch.Tensor) -> int | None:
         """Byte offset of a contiguous tensor in the region; None if it is outside, or not contiguous."""
@@ -86,7 +84,7 @@ class Regions:
         cuda: the server's GPU, if its memory can be shared.
 
     Attributes:
-        device_uuid: UUID of that GPU; empty if there is none.
+        device_uuid: UUID of that GPU, or empty.
     """
 
     def __init__(self, max_bytes: int, cuda: Cuda | None = None) -> None:
@@ -198,8 +196,8 @@ class Regions:
                 "raise max_region_bytes"
             )
 
-    def tensor(self, message: common_pb2.Tensor) -> torch.Tensor:
-        """A view of the logits that a message refers to. Raises InvalidArgument."""
+    def tensor(self, message: common_pb2.Tensor) -> Any:
+        """A view of the logits that a message refers to: float[rows, vocab_size]. Raises InvalidArgument."""
         region = self._regions.get(message.region.region_id)
         if region is None and 0 < message.region.region_id <= self._retired:
             raise InvalidArgument(
@@ -208,14 +206,14 @@ class Regions:
         if region is None:
             raise InvalidArgument(f"this session has no region {message.region.region_id}; open one first")
         rows, width = message.shape
-        dtype: torch.dtype = getattr(torch, tensors.DATATYPES[message.datatype][0])
-        byte_offset, size_bytes = message.region.byte_offset, rows * width * dtype.itemsize
-        if byte_offset % dtype.itemsize or byte_offset + size_bytes > region.size_bytes:
+        _, itemsize = tensors.DATATYPES[message.datatype]
+        byte_offset, size_bytes = message.region.byte_offset, rows * width * itemsize
+        if byte_offset % itemsize or byte_offset + size_bytes > region.size_bytes:
             raise InvalidArgument(
                 f"{size_bytes} bytes at offset {byte_offset} are not inside the region's {region.size_bytes} bytes, "
-                f"or not aligned to {dtype.itemsize}"
+                f"or not aligned to {itemsize}"
             )
-        return region.tensor(byte_offset, (rows, width), dtype)
+        return region.tensor(byte_offset, (rows, width), message.datatype)
 
     def close(self) -> None:
         """Close every region."""
@@ -229,6 +227,8 @@ class Regions:
 
 def write_back(target: torch.Tensor, logits: torch.Tensor, rows: Sequence[int]) -> None:
     """Copy rows of logits from a GPU to shared host memory, and wait until they have arrived."""
+    import torch
+
     if len(rows) == len(target):
         target.copy_(logits, non_blocking=True)
         torch.cuda.current_stream(logits.device).synchronize()

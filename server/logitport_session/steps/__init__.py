@@ -1,1 +1,1 @@
-"""The steps of a session: from the columns of a frame to those of its reply."""
+"""The steps of a session: from the columns of a frame to its reply's."""

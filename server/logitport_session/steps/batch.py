@@ -1,4 +1,4 @@
-"""The requests of a session, those of its steps, and limits of their work."""
+"""The requests of a session and of its steps, and limits of their work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from logitport_proto import processing_pb2
     from logitport_session.requests.active_request import ActiveRequest
-    from logitport_session.resources.limits import SessionLimits
+    from logitport_session.resources.session_limits import SessionLimits
     from logitport_session.steps.columns import StepColumns
     from logitport_session.steps.compiled_batch import CompiledBatch
     from logitport_session.steps.outcome import StepOutcome
@@ -96,7 +96,7 @@ class StepBatch:
 
     @property
     def traces(self) -> list[object]:
-        """The spans in which the requests were admitted, as `Span.context`, of those that have one."""
+        """The spans of the requests' admissions, as `Span.context`, of requests that have one."""
         return [request.trace for request in self._requests if request is not None and request.trace is not None]
 
     def synchronize(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
@@ -132,7 +132,7 @@ class StepBatch:
         return drafts
 
     def logits_reading(self, outcome: StepOutcome) -> Rows:
-        """The rows of chains that read logits, without those of failed requests."""
+        """The rows of chains that read logits, without failed requests."""
         if not outcome.failures:
             return self._logits_reading
         remaining = (row for row in self._logits_reading if row.request.failure is None)
@@ -140,46 +140,44 @@ class StepBatch:
 
 
 class PersistentBatch:
-    """The requests of a session by slot, and those of its last step.
+    """The requests of a session by slot, and of its last step.
 
     Args:
         compiled: holds the requests that the compiled core runs; None if all steps run in Python.
 
     Attributes:
         requests: the requests by slot. Only `put` and `drop` change it.
+        fully_compiled: the compiled core, if it runs the chains of all requests; None if not, and without requests.
     """
 
     def __init__(self, compiled: CompiledBatch | None, max_draft_tokens: int, limits: SessionLimits) -> None:
         self.requests: dict[int, ActiveRequest] = {}
         self.compiled = compiled
+        self.fully_compiled: CompiledBatch | None = None
         self._max_draft_tokens = max_draft_tokens
         self._limits = limits
         # The batch of the last step; None after a change that makes it stale.
         self._step: StepBatch | None = None
         self._step_columns: tuple[bytes, ...] = ()
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the compiled core runs the chains of all requests."""
-        compiled = self.compiled
-        return compiled is not None and len(compiled.slots) == len(self.requests)
-
     def put(self, request: ActiveRequest) -> None:
-        """Add a request. It takes the place of an earlier one of its slot."""
+        """Add a request. It replaces an earlier one of its slot."""
         self.requests[request.slot] = request
-        if self.compiled is not None:
-            self.compiled.add(request)
-        self._step = None
+        try:
+            if self.compiled is not None:
+                self.compiled.add(request)
+        finally:
+            self._changed()
 
     def drop(self, slot: int) -> None:
         """Remove the request of a slot."""
         del self.requests[slot]
         if self.compiled is not None:
             self.compiled.remove(slot)
-        self._step = None
+        self._changed()
 
     def of_step(self, frame: processing_pb2.Step) -> StepBatch:
-        """Return the requests of a step: those of the last one if the layout is the same.
+        """Return the requests of a step: the last step's if the layout is the same.
 
         Raises InvalidArgument, LimitExceeded.
         """
@@ -196,13 +194,19 @@ class PersistentBatch:
     def follow_failures(self, outcome: StepOutcome) -> None:
         """Leave failed requests to Python, and give those that have recovered back to the compiled core."""
         changed = bool(outcome.failures)
-        if self.compiled is not None:
+        if self.compiled is not None and (changed or self.compiled.suspended):
             for slot in outcome.failures:
                 if (request := self.requests.get(slot)) is not None:
                     self.compiled.suspend(request)
             changed |= self.compiled.resume()
         if changed:
-            self._step = None
+            self._changed()
+
+    def _changed(self) -> None:
+        self._step = None
+        compiled = self.compiled
+        runs_all = compiled is not None and 0 < len(compiled.slots) == len(self.requests)
+        self.fully_compiled = compiled if runs_all else None
 
 
 def check_size(columns: processing_pb2.Step | processing_pb2.RemoveRequests, limits: SessionLimits) -> None:

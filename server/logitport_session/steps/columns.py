@@ -1,4 +1,4 @@
-"""Columns of frames: unpacks and checks those of a step, packs those of its reply."""
+"""Columns of frames: unpacks and checks a step's."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, LimitExceeded, to_proto
-from logitport_proto import common_pb2
+from logitport.errors import InvalidArgument, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
-    from logitport_session.steps.outcome import StepOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class StepLayout:
 
     @staticmethod
     def columns(frame: processing_pb2.Step) -> tuple[bytes, ...]:
-        """The columns that `read` reads. Frames in which they are equal have the same layout."""
+        """The columns that `read` reads. Frames with equal ones have the same layout."""
         return (frame.slots, frame.generations, frame.draft_counts, frame.row_requests, frame.row_draft_offsets)
 
     @classmethod
@@ -85,7 +83,7 @@ class StepColumns:
         n = len(layout.slots)
         invalid: list[LogitportError | None] = [None] * n
         new_counts = _counts(frame.new_token_counts, "Step.new_token_counts", n)
-        base_lengths = unpack_int32(frame.base_lengths, "Step.base_lengths", n)
+        base_lengths = _column(frame.base_lengths, "Step.base_lengths", "i", n)
         _check_lengths((base_lengths, new_counts, layout.draft_counts), max_tokens, invalid)
         return cls(
             base_lengths,
@@ -101,25 +99,25 @@ def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tupl
     if not frame.row_requests:
         if frame.row_draft_offsets:
             raise InvalidArgument("Step.row_draft_offsets: sent without row_requests; send both")
-        return tuple((place, 0) for place in range(n))
-    places = unpack_int32(frame.row_requests, "Step.row_requests")
+        return tuple((index, 0) for index in range(n))
+    requests = unpack_int32(frame.row_requests, "Step.row_requests")
     if not frame.row_draft_offsets:
-        offsets = (0,) * len(places)
+        offsets = (0,) * len(requests)
     else:
-        offsets = unpack_int32(frame.row_draft_offsets, "Step.row_draft_offsets", len(places))
-    for row, (place, offset) in enumerate(zip(places, offsets, strict=True)):
-        if not 0 <= place < n:
-            raise InvalidArgument(f"Step.row_requests[{row}] is {place}; the step has {n} requests")
-        if not 0 <= offset <= draft_counts[place]:
+        offsets = unpack_int32(frame.row_draft_offsets, "Step.row_draft_offsets", len(requests))
+    for row, (index, offset) in enumerate(zip(requests, offsets, strict=True)):
+        if not 0 <= index < n:
+            raise InvalidArgument(f"Step.row_requests[{row}] is {index}; the step has {n} requests")
+        if not 0 <= offset <= draft_counts[index]:
             raise InvalidArgument(
-                f"Step.row_draft_offsets[{row}] is {offset}; its request has {draft_counts[place]} draft tokens"
+                f"Step.row_draft_offsets[{row}] is {offset}; its request has {draft_counts[index]} draft tokens"
             )
-    return tuple(zip(places, offsets, strict=True))
+    return tuple(zip(requests, offsets, strict=True))
 
 
 def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
     """The number of ids of each request; 0 for all if the column is empty."""
-    counts = unpack_int32(column, name, n) if column else (0,) * n
+    counts = _column(column, name, "i", n) if column else (0,) * n
     if counts and min(counts) < 0:
         raise InvalidArgument(f"{name}: a count is negative")
     return counts
@@ -127,11 +125,14 @@ def _counts(column: bytes, name: str, n: int) -> tuple[int, ...]:
 
 def _check_lengths(parts: tuple[Sequence[int], ...], max_tokens: int, invalid: list[LogitportError | None]) -> None:
     """Check each history's length, with its new ids and drafts; the errors go to `invalid`."""
-    if sum(max(part, default=0) for part in parts) <= max_tokens:  # fast path for the usual step
+    longest = 0
+    for part in parts:
+        longest += max(part, default=0)
+    if longest <= max_tokens:  # fast path for the usual step
         return
-    for place, lengths in enumerate(zip(*parts, strict=True)):
+    for index, lengths in enumerate(zip(*parts, strict=True)):
         if sum(lengths) > max_tokens:
-            invalid[place] = too_many_tokens(sum(lengths), max_tokens)
+            invalid[index] = too_many_tokens(sum(lengths), max_tokens)
 
 
 def too_many_tokens(length: int, max_tokens: int) -> LimitExceeded:
@@ -148,7 +149,7 @@ def _split(
     """Split a column of ids by the requests' counts. An id outside the vocabulary sets the request's `invalid`."""
     if not ids_column and not any(counts):  # fast path: the usual step has no drafts
         return [()] * len(counts)
-    ids = unpack_int32(ids_column, f"Step.{kind}_token_ids")
+    ids = _column(ids_column, f"Step.{kind}_token_ids", "i", None)
     if len(ids) != sum(counts):
         raise InvalidArgument(f"Step.{kind}_token_ids: {len(ids)} ids, but the counts add up to {sum(counts)}")
     if counts.count(1) == len(counts):  # fast path for the usual step
@@ -156,9 +157,9 @@ def _split(
     else:
         per_request = [ids[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
-        for place, token_ids in enumerate(per_request):
+        for index, token_ids in enumerate(per_request):
             if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
-                invalid[place] = InvalidArgument(
+                invalid[index] = InvalidArgument(
                     f"Step.{kind}_token_ids: token id {wrong[0]}; ids must lie in [0, {vocab_size})"
                 )
     return per_request
@@ -181,22 +182,3 @@ def _column(column: bytes, name: str, code: str, length: int | None) -> tuple[in
         raise InvalidArgument(f"{name}: {len(column)} bytes; send {expected} of 4 bytes each")
     # struct, not numpy: for columns as short as these, numpy is several times slower.
     return struct.unpack(f"<{len(column) // 4}{code}", column)
-
-
-def write_outcome(
-    reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse,
-    outcome: StepOutcome,
-    all_denied_rows: Sequence[int],
-) -> None:
-    """Write to a reply the failures, the rows by processor, and the rows in which no id is left allowed."""
-    if outcome.failures:
-        reply.failures.extend(
-            common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
-            for slot, failed in outcome.failures.items()
-        )
-    if applied := outcome.applied:
-        names = outcome.names
-        for key, rows in applied.items():
-            reply.applied.add(processor=key, rows=rows, display_name=names[key] if names[key] != key else "")
-    if all_denied_rows:
-        reply.all_denied_rows = pack_int32(all_denied_rows)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from logitport.core.compiled import core
-from logitport.core.edits import Edits
+from logitport.core.edits import EditColumns, Edits
 
 if TYPE_CHECKING:
     from logitport_core._core import State
-    from logitport_proto import processing_pb2
     from logitport_session.requests.active_request import ActiveRequest
-    from logitport_session.resources.limits import SessionLimits
+    from logitport_session.resources.session_limits import SessionLimits
 
     # Key, display name, rows and seconds of each processor that was applied.
     Applied: TypeAlias = list[tuple[str, str, int, float]]
@@ -60,14 +59,20 @@ class CompiledPart(NamedTuple):
     """Result of the core for its part of a step.
 
     Attributes:
-        edits: the edits of its rows.
-        denied_rows: the rows in which no id is left allowed, ascending.
+        columns: the edits of its rows.
+        denied_rows: the rows with no id left allowed, ascending.
         applied: key, display name, rows and seconds of each processor.
     """
 
-    edits: Edits
+    columns: EditColumns
     denied_rows: list[int]
     applied: Applied
+
+    def columns_with(self, others: Edits) -> EditColumns:
+        """Return the edits of its rows and of other rows. Copies no column if the others have no edits."""
+        if not len(others):
+            return self.columns
+        return others.joined(Edits.from_checked_columns(self.columns)).to_columns()
 
 
 class CompiledBatch:
@@ -78,6 +83,7 @@ class CompiledBatch:
 
     Attributes:
         slots: the slots of the requests in it.
+        suspended: by slot, the failed requests that are left to Python.
     """
 
     def __init__(self, vocab_size: int, max_draft_tokens: int, limits: SessionLimits) -> None:
@@ -87,10 +93,10 @@ class CompiledBatch:
         self.core = core.Batch(vocab_size, max_draft_tokens, tokens, work, size, STEP_BOUNDS, PROCESSOR_BOUNDS)
         self._counted_steps = 0
         self.slots: set[int] = set()
-        self._suspended: dict[int, ActiveRequest] = {}
+        self.suspended: dict[int, ActiveRequest] = {}
 
     def add(self, request: ActiveRequest) -> None:
-        """Add a request if its chain is compiled. It takes the place of an earlier one of its slot."""
+        """Add a request if its chain is compiled. It replaces an earlier one of its slot."""
         self.remove(request.slot)
         states = compiled_states(request)
         if states is None:
@@ -104,7 +110,7 @@ class CompiledBatch:
 
     def remove(self, slot: int) -> None:
         """Remove the request of a slot, if there is one."""
-        self._suspended.pop(slot, None)
+        self.suspended.pop(slot, None)
         if slot in self.slots:
             self.slots.remove(slot)
             self.core.remove(slot)
@@ -114,11 +120,11 @@ class CompiledBatch:
         if request.is_compiled:
             self.remove(request.slot)
             request.is_compiled = False
-            self._suspended[request.slot] = request
+            self.suspended[request.slot] = request
 
     def resume(self) -> bool:
         """Add the suspended requests that have no failure any more. Returns whether there was one."""
-        sound = [request for request in self._suspended.values() if request.is_sound]
+        sound = [request for request in self.suspended.values() if request.is_sound]
         for request in sound:
             self.add(request)
         return bool(sound)
@@ -149,7 +155,7 @@ class CompiledBatch:
         return self.core.activity()
 
     def take_counts(self) -> CompiledCounts | None:
-        """Return the counts of these steps since the last call; None if there was none. On any thread."""
+        """Return the counts of these steps since the last call, or None. On any thread."""
         steps, _ = self.core.activity()
         if steps == self._counted_steps:
             return None
@@ -163,20 +169,16 @@ class CompiledBatch:
             [ProcessorCounts(name, rows, TimeCounts(buckets, seconds)) for name, rows, buckets, seconds in processors],
         )
 
-    def step_partly(self, frame: processing_pb2.Step) -> CompiledPart | None:
-        """Compute the part of a step that belongs to compiled requests.
+    def step_partly(self, data: bytes) -> CompiledPart | None:
+        """Compute the part of a step, from its serialized frame, that belongs to compiled requests.
 
         Returns None if it is refused; without an attempt if the core has just refused the whole step.
         """
-        result = self.core.step_partly(frame.SerializeToString())
+        result = self.core.step_partly(data)
         if result is None:
             return None
-        (rows, kinds, offsets, ids, values), denied_rows, applied = result
-        return CompiledPart(
-            Edits.from_checked_columns((rows, offsets, ids, values, kinds)),
-            np.frombuffer(denied_rows, "<i4").tolist(),
-            applied,
-        )
+        columns, denied_rows, applied = result
+        return CompiledPart(EditColumns(*columns), np.frombuffer(denied_rows, "<i4").tolist(), applied)
 
 
 def compiled_states(request: ActiveRequest) -> list[State] | None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core.edits import Edits, RowEdits, bitmask_words
+from logitport.errors import to_proto
+from logitport_proto import common_pb2
 from logitport_session.dialects.base import by_row
 from logitport_session.dialects.failures import of_dialect
-from logitport_session.steps.step_time import Spending
+from logitport_session.steps.columns import pack_int32
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from logitport.errors import LogitportError
+    from logitport_proto import processing_pb2
     from logitport_session.dialects.base import EditsResult
     from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.grouping import Group, Row
@@ -29,6 +32,23 @@ class FailedRequest(NamedTuple):
     skipped: bool
 
 
+@dataclass(slots=True)
+class StepDurations:
+    """Time of a step, or of a part of one, in seconds.
+
+    Attributes:
+        processors: by the display name of the processor, also where its calls failed.
+        worker_queue: until busy workers could begin its calls; None if it has made no calls in workers.
+    """
+
+    processors: dict[str, float] = field(default_factory=dict)
+    worker_queue: float | None = None
+
+    def add(self, processor: str, seconds: float) -> None:
+        """Add the time of a call to the time of its processor."""
+        self.processors[processor] = self.processors.get(processor, 0.0) + seconds
+
+
 @dataclass
 class StepOutcome:
     """The outcome of a step. Excludes failed requests, also from what was applied before they failed.
@@ -36,7 +56,7 @@ class StepOutcome:
     Attributes:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
-        spending: the step's time by cause.
+        durations: the step's time by cause.
         trace: the record of the calls, if the step has spans.
         compiled: key, display name, rows and seconds of each processor in the part of the step that the compiled core
             has computed.
@@ -44,7 +64,7 @@ class StepOutcome:
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, FailedRequest] = field(default_factory=dict)
-    spending: Spending = field(default_factory=Spending)
+    durations: StepDurations = field(default_factory=StepDurations)
     trace: StepTrace | None = None
     compiled: Sequence[tuple[str, str, int, float]] = ()
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
@@ -55,12 +75,12 @@ class StepOutcome:
         self.failures[request.slot] = FailedRequest(error, request.skip)
         self._edits = None
 
-    def spend(self, group: Group, rows: int, seconds: float, ended: float) -> None:
-        """Add the time of a call to that of its processor.
+    def add_call(self, group: Group, rows: int, seconds: float, ended: float) -> None:
+        """Add the time of a call to the time of its processor.
 
         `ended` is the value of `perf_counter` at its end.
         """
-        self.spending.add(group.dialect.name, seconds)
+        self.durations.add(group.dialect.name, seconds)
         if self.trace is not None:
             self.trace.add(group, rows, ended, seconds)
 
@@ -68,7 +88,7 @@ class StepOutcome:
         """Add what the compiled core has applied; see `compiled`."""
         self.compiled = applied
         for _, name, _, seconds in applied:
-            self.spending.add(name, seconds)
+            self.durations.add(name, seconds)
 
     @property
     def applied(self) -> Counter[str]:
@@ -85,8 +105,12 @@ class StepOutcome:
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
-        names = {group.dialect.key: group.dialect.name for group, _ in self.succeeded}
-        return names | {key: name for key, name, _, _ in self.compiled}
+        names: dict[str, str] = {}
+        for group, _ in self.succeeded:
+            names[group.dialect.key] = group.dialect.name
+        if self.compiled:
+            names |= {key: name for key, name, _, _ in self.compiled}
+        return names
 
     @property
     def edits(self) -> dict[int, RowEdits]:
@@ -118,8 +142,26 @@ class StepOutcome:
             self._fail_invalid(vocab_size)
             return self._pack_parts(vocab_size)
 
+    def write_to(
+        self,
+        reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse,
+        all_denied_rows: Sequence[int],
+    ) -> None:
+        """Write to a reply the failures, the rows by processor, and the rows with no id left allowed."""
+        if self.failures:
+            reply.failures.extend(
+                common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
+                for slot, failed in self.failures.items()
+            )
+        if applied := self.applied:
+            names = self.names
+            for key, rows in applied.items():
+                reply.applied.add(processor=key, rows=rows, display_name=names[key] if names[key] != key else "")
+        if all_denied_rows:
+            reply.all_denied_rows = pack_int32(all_denied_rows)
+
     def all_denied(self, vocab_size: int) -> list[int]:
-        """Indices of the rows in which the edits left no id allowed, ascending."""
+        """Indices of the rows where the edits left no id allowed, ascending."""
         return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
 
     def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
@@ -140,7 +182,7 @@ class StepOutcome:
     def _joined_edits(self, *, around_programs: bool) -> list[dict[int, RowEdits]]:
         """Join the edits of each row: all of them, or apart by the number of programs before them."""
         parts: list[dict[int, RowEdits]] = [{}]
-        copied: set[tuple[int, int]] = set()  # parts and rows whose edits are a copy, to which more are added
+        copied: set[tuple[int, int]] = set()  # parts and rows with copied edits that more are added to
         for group, group_edits in self.succeeded:
             for row, row_edits in self._by_row(group, group_edits):
                 if not row_edits:
@@ -161,10 +203,15 @@ class StepOutcome:
 
     def _packed(self, vocab_size: int) -> Edits | None:
         """The edits of all rows, if they all come from one group, in columns that need no smaller form; else None."""
-        with_edits = list(islice(((group, edits) for group, edits in self.succeeded if len(edits)), 2))
-        if self.failures or len(with_edits) != 1:
+        found: tuple[Group, EditsResult] | None = None
+        for result in () if self.failures else self.succeeded:
+            if len(result[1]):
+                if found is not None:
+                    return None
+                found = result
+        if found is None:
             return None
-        ((group, edits),) = with_edits
+        group, edits = found
         if not isinstance(edits, Edits) or edits.counts.max() > bitmask_words(vocab_size):
             return None
         return edits.moved([row.index for row in group.rows])

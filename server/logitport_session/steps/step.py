@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
+from logitport.core.tensors import (
+    copied,
+    even_span,
+    is_same_memory,
+    is_torch,
+    put_rows,
+    rows_with_nan,
+    take_rows,
+    without_gradients,
+)
 from logitport.errors import ProcessorFailed
 from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import is_retryable, of_dialect
 from logitport_session.dialects.results import check_result
-from logitport_session.steps.grouping import Group, Row, Rows
-from logitport_session.steps.ordering import in_order
+from logitport_session.steps.grouping import Group, Row, Rows, in_order
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.waiting_edits import WaitingEdits
 from logitport_session.trust.isolation import NotStarted, RemoteCall
@@ -21,21 +28,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    import torch
-
     from logitport_session.dialects.base import EditsResult
     from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.step_time import StepTime
     from logitport_session.trust.isolation import ConcurrentCalls
 
-    Observe: TypeAlias = Callable[[Sequence[Group], torch.Tensor | None], None]
+    Observe: TypeAlias = Callable[[Sequence[Group], Any], None]
 
 
 def run(
     rows: Rows,
     drafts: Mapping[ActiveRequest, Sequence[int]],
     vocab_size: int,
-    logits: torch.Tensor | None,
+    logits: Any,
     outcome: StepOutcome,
     time: StepTime,
     observe: Observe | None = None,
@@ -46,13 +51,14 @@ def run(
         rows: the rows in ascending order; if there are logits, row.index is a row of them.
         drafts: draft tokens of the requests that have any.
         vocab_size: width of the logits.
-        logits: float[rows, vocab_size], edited in place; None if no chain reads logits.
+        logits: float[rows, vocab_size], a torch tensor or a numpy array, edited in place; None if no chain reads
+            logits.
         outcome: collects edits, failures and counts.
         time: the time that shipped code may take.
         observe: called after the calls of one place of the chains, with their groups and the present logits. It may
             also read the outcome.
     """
-    originals = _copy_skippable_rows(rows, logits)
+    originals = {} if logits is None else _copy_skippable_rows(rows, logits)
     calls = _Calls(vocab_size, logits, outcome, time)
     for groups in in_order(rows, drafts, outcome):
         called = groups
@@ -66,11 +72,11 @@ def run(
         calls.waiting.apply_all()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
-            logits[row.index].copy_(originals[row.index])
+            logits[row.index] = originals[row.index]
 
 
 class _Timed:
-    """A context manager that adds its time to that of the group's processor. Not that of programs of the engine.
+    """A context manager that adds its time to the group's processor, unless the engine runs that as a program.
 
     Attributes:
         seconds: how long it took, after its end.
@@ -91,17 +97,17 @@ class _Timed:
         ended = perf_counter()
         self.seconds = ended - self._began
         if self._group.dialect.engine_program is None:
-            self._outcome.spend(self._group, self._rows, self.seconds, ended)
+            self._outcome.add_call(self._group, self._rows, self.seconds, ended)
 
 
 class _Calls:
-    """Calls the processors of a step, and records the results in its outcome. The arguments are those of `run`.
+    """Calls the processors of a step, and records the results in its outcome. The arguments are as in `run`.
 
     Attributes:
         waiting: edits of the logits that are not applied yet; None without logits.
     """
 
-    def __init__(self, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime) -> None:
+    def __init__(self, vocab_size: int, logits: Any, outcome: StepOutcome, time: StepTime) -> None:
         self._vocab_size = vocab_size
         self._logits = logits
         self._outcome = outcome
@@ -110,45 +116,51 @@ class _Calls:
 
     def call_all(self, groups: Sequence[Group]) -> list[Group]:
         """Call the processors of all groups, those in workers at the same time. Returns the groups to call again."""
-        read = [row.index for group in groups if group.dialect.reads_logits for row in group.rows]
-        if read and self.waiting is not None:
-            self.waiting.apply_to(read)
+        if self.waiting is not None:
+            read = [row.index for group in groups if group.dialect.reads_logits for row in group.rows]
+            if read:
+                self.waiting.apply_to(read)
         isolated = [group for group in groups if group.dialect.isolated]
-        if isolated and self._time.is_exhausted:
+        if not isolated:
+            return self._call_here(groups)
+        seconds = self._time.for_calls()
+        if not seconds:
             self._fail_not_called(isolated)
-            isolated = []
-        calls = {self._remote_call(group): group for group in isolated}
-        again: list[Group] = []
-        with self._flight([*calls]) if calls else nullcontext() as flight:
-            for group in groups:
-                if not group.dialect.isolated:
-                    again += self._call(group)
-            if flight is not None:
-                flight.wait()
-                self._time.spend(flight.waited)
-                self._outcome.spending.add_worker_queue(flight.queued)
-        for call, group in calls.items():
+            return self._call_here(groups)
+        logits = self._logits
+        calls = []
+        for group in isolated:
+            rows = None if logits is None or not group.dialect.reads_logits else _select(group, logits)
+            calls.append(RemoteCall(group.dialect, group.states, rows))
+        running: ConcurrentCalls
+        with calls[0].dialect.run_calls(calls, seconds) as running:
+            again = self._call_here(groups) if len(isolated) < len(groups) else []
+            running.wait()
+            self._time.spend(running.waited)
+            durations = self._outcome.durations
+            durations.worker_queue = (durations.worker_queue or 0.0) + running.queued
+        for group, call in zip(isolated, calls, strict=True):
             again += self._conclude(group, call)
         return again
 
-    def _flight(self, calls: Sequence[RemoteCall]) -> ConcurrentCalls:
-        flight: ConcurrentCalls = calls[0].dialect.fly(calls, self._time.for_calls())
-        return flight
-
-    def _remote_call(self, group: Group) -> RemoteCall:
-        logits = None
-        if group.dialect.reads_logits and self._logits is not None:
-            logits = _select(group, self._logits)
-        return RemoteCall(group.dialect, group.states, logits)
+    def _call_here(self, groups: Sequence[Group]) -> list[Group]:
+        """Call the processors of this process. Returns the groups to call again."""
+        again: list[Group] = []
+        for group in groups:
+            if not group.dialect.isolated:
+                again += self._call(group)
+        return again
 
     def _call(self, group: Group) -> list[Group]:
         """Call a processor of this process. Returns the groups to call again."""
         try:
             if group.dialect.reads_logits:
                 assert self._logits is not None  # noqa: S101 - the session runs such a chain only with its logits
-                if group.dialect.row_safe and self._time.is_exhausted:
-                    self._fail_not_called([group])
-                    return []
+                if group.dialect.row_safe:  # a program: its time is limited, as for shipped code
+                    group.dialect.seconds = self._time.for_calls()
+                    if not group.dialect.seconds:
+                        self._fail_not_called([group])
+                        return []
                 result: Any = self._process(group, self._logits)
                 failed = group.dialect.failed
             else:
@@ -158,16 +170,11 @@ class _Calls:
             return self._split_or_fail(group, error)
         return []
 
-    def _process(self, group: Group, logits: torch.Tensor) -> Any:
-        """Call a logits-reading processor of this process. The time of a program is limited, as for shipped code."""
-        is_program = group.dialect.row_safe
-        if is_program:
-            group.dialect.seconds = self._time.for_calls()
-        import torch
-
-        with torch.no_grad(), _Timed(group, self._outcome, len(group.rows)) as timed:
+    def _process(self, group: Group, logits: Any) -> Any:
+        """Call a logits-reading processor of this process."""
+        with without_gradients(logits), _Timed(group, self._outcome, len(group.rows)) as timed:
             result = group.dialect.process(group.states, _select(group, logits))
-        if is_program:
+        if group.dialect.row_safe:
             self._time.spend(timed.seconds)
         return result
 
@@ -179,7 +186,7 @@ class _Calls:
     def _conclude(self, group: Group, call: RemoteCall) -> list[Group]:
         """Record the result of a call in a worker. Returns the groups to call again."""
         if call.seconds is not None:
-            self._outcome.spend(group, len(group.rows), call.seconds, call.ended)
+            self._outcome.add_call(group, len(group.rows), call.seconds, call.ended)
         if isinstance(call.error, NotStarted):
             rest = self._without_failed(group, call.failed)
             if not self._time.is_up:
@@ -222,11 +229,10 @@ class _Calls:
             _write_back(group, result, self._logits)
         else:
             edits = result
-        has_edits = bool(edits)
         if failed:
             self._fail_rows(group, failed)
         self._outcome.succeeded.append((group, edits))
-        if has_edits and self.waiting is not None:
+        if self.waiting is not None and edits:
             self.waiting.add(StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size))
 
     def _fail_not_called(self, groups: Iterable[Group]) -> None:
@@ -262,7 +268,7 @@ class _Calls:
             return False
         return not (group.dialect.isolated and self._time.is_up)
 
-    def fail_nan_rows(self, groups: Sequence[Group], logits: torch.Tensor) -> None:
+    def fail_nan_rows(self, groups: Sequence[Group], logits: Any) -> None:
         """Fail the requests with a NaN in one of their rows after a processor's call.
 
         Checked once for all groups of a place, and in the server process, where a worker cannot bypass the check.
@@ -297,17 +303,16 @@ def _part(group: Group, indices: Iterable[int]) -> Group:
     return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices), group.place)
 
 
-def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
-    import torch
-
+def _write_back(group: Group, result: Any, logits: Any) -> None:
     indices = [row.index for row in group.rows]
-    check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
-    if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
-        with torch.no_grad():
+    if is_torch(logits):  # only programs, which return their argument, take others
+        check_result(result, logits[: len(indices)].shape, group.dialect.name)
+    if not is_same_memory(result, logits[indices[0] : indices[-1] + 1]):
+        with without_gradients(logits):
             put_rows(logits, indices, result)
 
 
-def _select(group: Group, logits: torch.Tensor) -> torch.Tensor:
+def _select(group: Group, logits: Any) -> Any:
     """The rows of a group: a view if they are adjacent, else a copy.
 
     The copy goes to the processor's scratch memory, because allocating new memory takes longer.
@@ -316,12 +321,9 @@ def _select(group: Group, logits: torch.Tensor) -> torch.Tensor:
     span = even_span(indices)
     if span is not None and span.step == 1:
         return logits[span]
-    copied: torch.Tensor = take_rows(logits, indices, group.dialect.scratch(len(indices), logits))
-    return copied
+    return take_rows(logits, indices, group.dialect.scratch(len(indices), logits))
 
 
-def _copy_skippable_rows(rows: Sequence[Row], logits: torch.Tensor | None) -> dict[int, torch.Tensor]:
-    """Copies, by index, of the rows to restore if their request fails: those of requests with `on_error` skip."""
-    if logits is None:
-        return {}
-    return {row.index: logits[row.index].clone() for row in rows if row.request.skip}
+def _copy_skippable_rows(rows: Sequence[Row], logits: Any) -> dict[int, Any]:
+    """Copies, by index, of the rows to restore if their request fails, because of `on_error` skip."""
+    return {row.index: copied(logits[row.index]) for row in rows if row.request.skip}

@@ -1,14 +1,13 @@
-"""The time that a step may wait for shipped code, what it has spent its time on, and the deadlines that follow."""
+"""The time that a step may wait for shipped code, and the deadlines that follow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_session.trust.isolation import STACK_SECONDS
 
 if TYPE_CHECKING:
-    from logitport_session.resources.limits import SessionLimits
+    from logitport_session.resources.session_limits import SessionLimits
 
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.
@@ -23,27 +22,6 @@ def longest_wait(seconds: float) -> float:
     At the deadline, and after each of up to three calls in the grace period, it may wait for the stacks of workers.
     """
     return seconds + _GRACE_SECONDS + 4 * STACK_SECONDS
-
-
-@dataclass(slots=True)
-class Spending:
-    """Time of a step, or of a part of one, in seconds.
-
-    Attributes:
-        processors: by the display name of the processor, also where its calls failed.
-        worker_queue: until busy workers could begin its calls; None if it has made no calls in workers.
-    """
-
-    processors: dict[str, float] = field(default_factory=dict)
-    worker_queue: float | None = None
-
-    def add(self, processor: str, seconds: float) -> None:
-        """Add the time of a call to that of its processor."""
-        self.processors[processor] = self.processors.get(processor, 0.0) + seconds
-
-    def add_worker_queue(self, seconds: float) -> None:
-        """Add the time that calls have waited for busy workers."""
-        self.worker_queue = (self.worker_queue or 0.0) + seconds
 
 
 class StepTime:
@@ -65,15 +43,12 @@ class StepTime:
         """Whether the deadline has passed."""
         return self._left <= 0
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the grace period has been used up, too."""
-        return self.is_up and self._grace / 2 < _MIN_GRACE_SECONDS
-
     def for_calls(self) -> float:
-        """Return how many seconds the next calls may take together."""
-        if not self.is_up:
+        """Return how many seconds the next calls may take together; 0 if the grace period has been used up, too."""
+        if self._left > 0:
             return self._left
+        if self._grace / 2 < _MIN_GRACE_SECONDS:
+            return 0.0
         self._grace /= 2
         return self._grace
 

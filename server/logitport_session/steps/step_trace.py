@@ -40,7 +40,7 @@ class StepTrace:
         began: nanoseconds since the epoch.
         calls: in the order of their ends.
         rows: number of rows of the step.
-        requests: the spans in which its requests were admitted, as `Span.context`.
+        requests: the spans of its requests' admissions, as `Span.context`.
     """
 
     began: int = field(default_factory=time_ns)
@@ -50,7 +50,7 @@ class StepTrace:
     _clock: float = field(default_factory=perf_counter, init=False)
 
     def add(self, group: Group, rows: int, ended: float, seconds: float) -> None:
-        """Add a call. See `StepOutcome.spend`."""
+        """Add a call. See `StepOutcome.add_call`."""
         end = self.began + int((ended - self._clock) * _NS)
         where = "worker" if group.dialect.isolated else "server"
         self.calls.append(TracedCall(group, rows, where, (end - int(seconds * _NS), end)))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.core import tensors
 from logitport.core.edits import EditKind, Edits
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
 
 class WaitingEdits:
@@ -23,10 +22,10 @@ class WaitingEdits:
     the row gets the same bits, whether the server or the engine applies its edits.
 
     Args:
-        logits: float[rows, vocab_size].
+        logits: float[rows, vocab_size], a torch tensor or a numpy array.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
+    def __init__(self, logits: Any) -> None:
         self._logits = logits
         self._calls: list[Edits] = []
 
@@ -51,11 +50,11 @@ class WaitingEdits:
         calls, self._calls = self._calls, []
         _apply(calls, self._logits)
 
-    def present_logits(self) -> torch.Tensor:
+    def present_logits(self) -> Any:
         """The logits, or a copy with the edits that are not applied yet."""
         if not self._calls:
             return self._logits
-        copied = self._logits.clone()
+        copied = tensors.copied(self._logits)
         _apply(self._calls, copied)
         return copied
 
@@ -65,8 +64,6 @@ def _apply(calls: Sequence[Edits], logits: Any) -> None:
         return
     if sum(EditKind.BIAS in edits.kinds for edits in calls) > 1:
         calls = [reduce(Edits.followed_by, calls)]
-    import torch
-
-    with torch.no_grad():  # a processor of this process may have enabled gradients of its rows
+    with tensors.without_gradients(logits):  # a processor of this process may have enabled gradients of its rows
         for edits in calls:
             apply_edits(edits, logits)

@@ -14,7 +14,7 @@ _current: ContextVar[Mapping[str, str]] = ContextVar("scope", default=MappingPro
 
 
 class Scope:
-    """A context manager in which log records of events, and spans, have these fields. Not reentrant.
+    """A context manager that gives log records of events, and spans, these fields. Not reentrant.
 
     Args:
         fields: such as `session`, `principal`, `engine` and `request_id`, in addition to those outside.

@@ -56,7 +56,7 @@ class Span:
         return {}
 
     def active(self) -> AbstractContextManager[object]:
-        """Return a context in which the span is active, and which does not end it."""
+        """Return a context that keeps the span active, and does not end it."""
         return _NOTHING
 
     def set(self, name: str, value: str | bool | int | float) -> None:
@@ -130,7 +130,7 @@ def span(
         name: one of few names.
         attributes: in addition to the fields of `scope`, without their prefix "logitport."; a name with a dot is whole.
         parent: `Span.context` of the parent, or what `of_metadata` or `continued` has returned. By default the span
-            that is active in this thread or coroutine; if there is none, a new trace begins.
+            that is active in this thread or coroutine; without one, a new trace begins.
         links: `Span.context` of other spans. None is left out.
         is_call: whether it is a call or frame that the server has received.
         times: its begin and end, in nanoseconds since the epoch, for a span of the past, which has ended.
@@ -175,7 +175,7 @@ def continued(traceparent: str, tracestate: str) -> object:
 
 
 def headers() -> tuple[str, str]:
-    """Return `traceparent` and `tracestate`, by which another process continues the active span; "" for none.
+    """Return `traceparent` and `tracestate`, so that another process can continue the active span, or "".
 
     A span that is not recorded has them, too: its children in the other process are not recorded either.
     """

@@ -1,6 +1,7 @@
 """The seam to processors that run in other processes: a call, and the calls that run at the same time.
 
-A session knows no processes. Dialects with `isolated` make the flights of their calls.
+A session knows no processes. A dialect with `isolated` has a method `run_calls(calls, seconds)`: it returns
+`ConcurrentCalls` for calls of this dialect and of others, which run for at most these seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from typing_extensions import Self
 
 # How long a step waits at a deadline for the stacks of processes that have not replied, in seconds.
@@ -20,13 +20,6 @@ STACK_SECONDS = 0.1
 
 class NotStarted(Exception):
     """A call that the worker never began, because its process ended during an earlier call. It may be repeated."""
-
-
-class Isolated(Protocol):
-    """A dialect whose processor runs in another process."""
-
-    def fly(self, calls: Sequence[RemoteCall], seconds: float) -> ConcurrentCalls:
-        """Prepare calls, of this dialect and of others, that run at the same time, for at most these seconds."""
 
 
 class ConcurrentCalls(Protocol):
@@ -68,7 +61,7 @@ class RemoteCall:
         output: what the processor printed and logged in it.
     """
 
-    def __init__(self, dialect: Any, states: Sequence[Any], logits: torch.Tensor | None) -> None:
+    def __init__(self, dialect: Any, states: Sequence[Any], logits: Any) -> None:
         self.dialect = dialect
         self.states = states
         self.logits = logits
@@ -78,11 +71,6 @@ class RemoteCall:
         self.splittable = True
         self.seconds: float | None = None
         self.ended = 0.0
-
-    def succeed(self, result: Any) -> None:
-        """End the call with a result."""
-        self.result = result
-        self.ended = time.perf_counter()
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error. The first error counts."""

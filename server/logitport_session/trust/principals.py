@@ -17,7 +17,7 @@ class Principal:
 
     Attributes:
         name: unique; "" if authentication is off.
-        scopes: those of `SCOPES` that it has.
+        scopes: its part of `SCOPES`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Party(NamedTuple):
 
     Attributes:
         principal: name of the calling principal.
-        tenant: the tenant that the principal names in the request; "" for none.
+        tenant: the tenant that the principal names in the request, or "".
     """
 
     principal: str

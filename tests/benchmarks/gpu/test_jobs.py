@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from benchmarks import peer_files
@@ -12,7 +11,6 @@ from benchmarks.gpu import bitmask_peers, results
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.jobs import edits, faults, generation, mix, sampling, temperature
 from benchmarks.gpu.results import Line, load
-from benchmarks.gpu.timing import Stopwatch
 from benchmarks.peers import sglang
 
 from logitport.core.edits import EditKind
@@ -106,13 +104,3 @@ def test_generation(tmp_path: Path) -> None:
     lines = run(generation, tmp_path)
     assert_correct(lines)
     assert results.GENERATION in {line.quantity for line in lines}
-
-
-def test_stopwatch() -> None:
-    stopwatch = Stopwatch("cpu", repeats=3)
-    calls: list[int] = []
-    times = stopwatch.gpu(lambda: calls.append(1))
-    assert times.shape == (3,)
-    assert (times >= 0).all()
-    assert len(calls) > 3
-    assert np.isfinite(stopwatch.host(lambda: None)).all()

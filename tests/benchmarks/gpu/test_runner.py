@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-import time
 from typing import TYPE_CHECKING
 
-import pytest
 from benchmarks.gpu.results import LINES, LOG, TABLE, Line, append, load
 from benchmarks.gpu.runner import Part, Runner
+
+from tests.storm.server import Process
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,18 +71,7 @@ def test_a_part_that_hangs_is_killed_with_its_children_and_keeps_its_results(tmp
     assert endings(tmp_path) == {"hangs": "killed after 4 s", "last": "ended"}
     assert [line.part for line in load(tmp_path) if line.value == 3.0] == ["hangs", "last"]
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 20
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until(lambda: Process.of(pid) is None)
 
 
 def test_parts_for_which_no_time_is_left_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,26 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def names() -> set[str]:
-    return {requirement.partition("==")[0] for requirement in wheels.needed()}
-
-
-def test_packages_that_are_there_are_not_carried() -> None:
-    assert not names() & {"torch", "triton", "numpy", "transformers", "pytest", "logitport"}
-
-
-def test_packages_of_packages_are_carried() -> None:
-    """pydantic needs pydantic-core; cryptography needs cffi, which needs pycparser."""
-    assert {"pydantic", "pydantic-core", "annotated-types"} < names()
-    assert {"cryptography", "cffi", "pycparser", "tomlkit", "xgrammar"} < names()
-
-
-def test_packages_whose_version_matters_are_carried() -> None:
-    assert {"grpcio", "protobuf", "grpcio-health-checking"} < names()
-
-
-def test_every_requirement_has_a_version() -> None:
-    assert all(len(requirement.split("==")) == 2 for requirement in wheels.needed())
+def test_packages_are_carried_with_their_packages_and_versions_unless_they_are_there() -> None:
+    """pydantic needs pydantic-core; cryptography needs cffi, which needs pycparser. The version of grpcio matters."""
+    versions = dict(requirement.split("==") for requirement in wheels.needed())
+    assert not {*versions} & {"torch", "triton", "numpy", "transformers", "pytest", "logitport"}
+    assert {"pydantic-core", "cffi", "pycparser", "xgrammar", "grpcio", "grpcio-health-checking"} < {*versions}
 
 
 def test_files_of_peers_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +74,7 @@ def test_the_python_has_logitport_and_the_packages_of_this_one(tmp_path: Path) -
     assert "site-packages" in imported.stdout
 
 
+@pytest.mark.slow
 def test_wheels_replace_packages_of_the_interpreter(tmp_path: Path) -> None:
     """A wheel of another version of Python is left out."""
     project = tmp_path / "wheels"
@@ -103,8 +90,6 @@ def test_wheels_replace_packages_of_the_interpreter(tmp_path: Path) -> None:
 
 
 def _write_wheel(folder: Path, name: str, tag: str) -> None:
-    import zipfile
-
     information = f"{name}-99.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-99.0-{tag}-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", "MARK = 1\n")

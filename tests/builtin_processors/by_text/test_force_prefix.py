@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from logitport import InvalidArgument
-from logitport.tokenizers.texts import Texts
+from logitport.tokenizers.token_bytes import Texts
 from logitport_builtins.by_text.force_prefix import Prefix
 
 if TYPE_CHECKING:

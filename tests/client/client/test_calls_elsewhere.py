@@ -1,19 +1,22 @@
-"""Calls without a session, where there are several servers and some cannot be reached."""
+"""Calls without a session: to several servers, some of which cannot be reached, and by several threads."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from logitport import AccessDenied, Client, LogitportError, ServerUnavailable
+from logitport import AccessDenied, Client, EditProcessor, LogitportError, ServerUnavailable
+from logitport.client import session_opening
 from logitport.errors import METADATA_KEY
 from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.conftest import free_address
@@ -87,6 +90,7 @@ def test_a_server_comes_back_while_the_other_one_goes() -> None:
         coming.join()
 
 
+@pytest.mark.slow
 def test_no_server_can_be_reached() -> None:
     with pytest.raises(ServerUnavailable, match="no connection to"):
         call([free_address(), free_address()], "processors")
@@ -155,6 +159,7 @@ def call_and_drop(targets: list[str]) -> weakref.ref[Client]:
     return weakref.ref(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad", "good"), [(1, 0), (2, 0), (1, 1)], ids=["fails", "fails elsewhere", "works elsewhere"])
 def test_a_dropped_client_is_deleted_at_once(bad: int, good: int) -> None:
     """Its connections are open until then. The garbage collector may not run for long."""
@@ -171,3 +176,76 @@ def test_a_dropped_client_is_deleted_at_once(bad: int, good: int) -> None:
             assert [call_and_drop(targets)() for _ in range(8 if good else 1)] == [None] * (8 if good else 1)
         finally:
             gc.enable()
+
+
+NOWHERE = ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+class Opened:
+    """In place of a session."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def _often() -> Iterator[None]:
+    """Threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-7)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_often")
+@pytest.mark.parametrize("method", ["logs", "close"])
+def test_a_call_while_sessions_are_opened(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def unavailable(*_: Any) -> None:
+        raise ServerUnavailable("nothing is sent")
+
+    monkeypatch.setattr(session_opening, "open_session", lambda *_, **__: (Opened(), SimpleNamespace(server=None)))
+    monkeypatch.setattr("logitport.client.call_sender.CallSender.reply", unavailable)
+    client, kept = Client(NOWHERE), []
+    ends = threading.Event()
+
+    def opens() -> None:
+        while not ends.is_set():
+            kept.append(client.session(vocab_size=4))
+
+    threads = [threading.Thread(target=opens) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            if method == "close":
+                client.close()
+            else:
+                with pytest.raises(ServerUnavailable):
+                    client.logs("a/b")
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+        client.close()
+
+
+class Denies(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        edits.deny([1])
+
+
+@pytest.mark.parametrize(("deleted", "repeated"), [("name", [""]), ("digest", [])])
+def test_what_was_deleted_at_one_server_is_not_registered_again(
+    client: Client, deleted: str, repeated: list[str]
+) -> None:
+    registered = client.register(Denies, name="team/denies", replace=True)
+    client.servers()[0].delete("team/denies" if deleted == "name" else registered.digest)
+    names = []
+
+    def next_server(method: str, message: Any) -> Any:
+        if method == "Register":
+            names.append(message.name)
+        return registry_pb2.ListResponse(registry_id="next") if method == "List" else registry_pb2.RegisterResponse()
+
+    client._registrations.restore(next_server)
+    assert names == repeated

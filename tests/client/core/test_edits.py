@@ -9,11 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.core.edits import EditKind, Edits, RowEdits, bitmask_words, pack_bits, unpack_bits
+from logitport import InvalidArgument
+from logitport.core.edits import EditColumns, EditKind, Edits, RowEdits, bitmask_words, pack_bits, unpack_bits
 from logitport.core.row_edits import smallest
-from logitport.errors import InvalidArgument
 from logitport.ops import apply_edits
+from logitport.system.installation import OUR_PACKAGES
 from logitport_proto import common_pb2
+from tests.core.edits_strategies import row_edits
 
 ROWS = 8
 
@@ -22,30 +24,14 @@ ROWS = 8
 def rows_with_edits(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]]]:
     """A vocabulary size, and edits of some rows, in any order."""
     vocab_size = draw(st.integers(1, 70))
-    token_ids = st.lists(st.integers(0, vocab_size - 1), max_size=2 * vocab_size)
-    rows = []
-    for row in draw(st.lists(st.integers(0, ROWS - 1), unique=True)):
-        row_edits = RowEdits()
-        for kind in draw(st.lists(st.sampled_from(EditKind), max_size=5)):
-            if kind is EditKind.DENY:
-                row_edits.deny(draw(token_ids))
-            elif kind is EditKind.ALLOW:
-                row_edits.allow(draw(token_ids))
-            elif kind is EditKind.FORCE:
-                row_edits.force(draw(st.integers(0, vocab_size - 1)))
-            elif kind is EditKind.BIAS:
-                row_edits.bias(draw(token_ids), draw(st.floats(allow_nan=False, allow_infinity=False, width=32)))
-            else:
-                allowed = draw(st.lists(st.booleans(), min_size=vocab_size, max_size=vocab_size))
-                row_edits.bitmask(pack_bits(np.array(allowed)))
-        rows.append((row, row_edits))
-    return vocab_size, rows
+    rows = draw(st.lists(st.integers(0, ROWS - 1), unique=True))
+    return vocab_size, [(row, draw(row_edits(vocab_size, 2.0**127, max_ids=2 * vocab_size))) for row in rows]
 
 
-def allowed_by(row_edits: RowEdits, vocab_size: int) -> list[bool]:
+def allowed_by(edits_of_row: RowEdits, vocab_size: int) -> list[bool]:
     """Brute force: which ids a row's edits leave."""
     allowed = [True] * vocab_size
-    for kind, ids, _ in row_edits:
+    for kind, ids, _ in edits_of_row:
         named = set(ids.tolist())
         for token_id in range(vocab_size):
             if kind is EditKind.DENY:
@@ -58,9 +44,9 @@ def allowed_by(row_edits: RowEdits, vocab_size: int) -> list[bool]:
 
 
 def deny(*token_ids: int) -> RowEdits:
-    row_edits = RowEdits()
-    row_edits.deny(token_ids)
-    return row_edits
+    edits_of_row = RowEdits()
+    edits_of_row.deny(token_ids)
+    return edits_of_row
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100))
@@ -84,8 +70,8 @@ def test_packed_edits_equal_the_rows_edits(batch: tuple[int, list[tuple[int, Row
     edits = Edits.pack(rows, vocab_size)
     edits.check(ROWS, vocab_size)
     place = 0
-    for row, row_edits in rows:
-        for edit in row_edits:
+    for row, edits_of_row in rows:
+        for edit in edits_of_row:
             kind, ids, values = smallest(edit, vocab_size)
             span = slice(edits.offsets[place], edits.offsets[place + 1])
             assert (edits.rows[place], edits.kinds[place]) == (row, kind)
@@ -106,6 +92,15 @@ def test_proto_round_trip(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None
     again = Edits.from_proto(message, ROWS, vocab_size)
     for column in ("rows", "kinds", "offsets", "ids", "values"):
         assert getattr(again, column).tolist() == getattr(edits, column).tolist()
+
+
+def test_columns_are_in_the_order_of_the_message() -> None:
+    fields = sorted(common_pb2.Edits.DESCRIPTOR.fields, key=lambda field: field.number)
+    assert [field.name for field in fields] == list(EditColumns._fields)
+    columns = EditColumns(b"r", b"k", b"o", b"i", b"v")
+    message = common_pb2.Edits()
+    columns.write_to(message)
+    assert message == common_pb2.Edits(**columns._asdict())
 
 
 @given(rows_with_edits())
@@ -147,15 +142,15 @@ def test_an_empty_message_is_no_edits() -> None:
 @given(rows_with_edits())
 def test_denies_all(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, row_edits in rows:
-        assert row_edits.denies_all(vocab_size) == (not any(allowed_by(row_edits, vocab_size)))
+    for _, edits_of_row in rows:
+        assert edits_of_row.denies_all(vocab_size) == (not any(allowed_by(edits_of_row, vocab_size)))
 
 
 @given(rows_with_edits())
 def test_the_smaller_form_allows_the_same(batch: tuple[int, list[tuple[int, RowEdits]]]) -> None:
     vocab_size, rows = batch
-    for _, row_edits in rows:
-        for edit in row_edits:
+    for _, edits_of_row in rows:
+        for edit in edits_of_row:
             small = smallest(edit, vocab_size)
             if edit[0] in (EditKind.DENY, EditKind.ALLOW):
                 assert len(small[1]) <= bitmask_words(vocab_size)
@@ -172,10 +167,10 @@ def test_a_list_as_long_as_a_mask_stays_a_list() -> None:
 
 
 def test_force_discards_earlier_edits() -> None:
-    row_edits = deny(1)
-    row_edits.force(2)
-    row_edits.deny([3])
-    assert [kind for kind, _, _ in row_edits] == [EditKind.FORCE, EditKind.DENY]
+    edits_of_row = deny(1)
+    edits_of_row.force(2)
+    edits_of_row.deny([3])
+    assert [kind for kind, _, _ in edits_of_row] == [EditKind.FORCE, EditKind.DENY]
 
 
 def test_chains_compose_in_order() -> None:
@@ -191,13 +186,13 @@ def test_chains_compose_in_order() -> None:
 
 
 def test_row_edits_are_true_if_there_are_any() -> None:
-    row_edits = RowEdits()
-    row_edits.deny([])
-    row_edits.bias([], [])
-    row_edits.bias([], 1.0)
-    assert not row_edits
-    row_edits.allow([])
-    assert row_edits
+    edits_of_row = RowEdits()
+    edits_of_row.deny([])
+    edits_of_row.bias([], [])
+    edits_of_row.bias([], 1.0)
+    assert not edits_of_row
+    edits_of_row.allow([])
+    assert edits_of_row
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8, np.int16])
@@ -213,55 +208,71 @@ def test_integers_of_any_width(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda row_edits: row_edits.deny([0.5]), InvalidArgument, "must be integers, not float64"),
-        (lambda row_edits: row_edits.allow([True]), InvalidArgument, "must be integers, not bool"),
-        (lambda row_edits: row_edits.deny([2**70]), InvalidArgument, "must be integers, not object"),
-        (lambda row_edits: row_edits.force(2**70), InvalidArgument, "must be integers, not object"),
-        (lambda row_edits: row_edits.deny("abc"), InvalidArgument, "must be integers, not text"),
-        (lambda row_edits: row_edits.force(1.0), InvalidArgument, "force: pass one token id, an integer, not float"),
-        (lambda row_edits: row_edits.force([1]), InvalidArgument, "force: pass one token id, an integer, not list"),
-        (lambda row_edits: row_edits.bias([1, 2], [1.0]), InvalidArgument, "^bias: 2 ids and 1 values; .* one number"),
-        (lambda row_edits: row_edits.bias([1, 2, 3], [1.0, 2.0]), InvalidArgument, "3 ids and 2 values; [^()]*$"),
-        (lambda row_edits: row_edits.bias([1, 2], [[1.0, 2.0], [3.0, 4.0]]), InvalidArgument, "2 ids and 4 values"),
-        (lambda row_edits: row_edits.bias([1], ["x"]), InvalidArgument, "^bias: values must be numbers"),
-        (lambda row_edits: row_edits.bias([1], {2: 3.0}), InvalidArgument, "^bias: values must be numbers"),
-        (lambda row_edits: row_edits.bias([1], float("nan")), InvalidArgument, "must be finite"),
-        (lambda row_edits: row_edits.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
+        (lambda edits_of_row: edits_of_row.deny([0.5]), InvalidArgument, "must be integers, not float64"),
+        (lambda edits_of_row: edits_of_row.allow([True]), InvalidArgument, "must be integers, not bool"),
+        (lambda edits_of_row: edits_of_row.deny([2**70]), InvalidArgument, "must be integers, not object"),
+        (lambda edits_of_row: edits_of_row.force(2**70), InvalidArgument, "must be integers, not object"),
+        (lambda edits_of_row: edits_of_row.deny("abc"), InvalidArgument, "must be integers, not text"),
+        (
+            lambda edits_of_row: edits_of_row.force(1.0),
+            InvalidArgument,
+            "force: pass one token id, an integer, not float",
+        ),
+        (
+            lambda edits_of_row: edits_of_row.force([1]),
+            InvalidArgument,
+            "force: pass one token id, an integer, not list",
+        ),
+        (
+            lambda edits_of_row: edits_of_row.bias([1, 2], [1.0]),
+            InvalidArgument,
+            "^bias: 2 ids and 1 values; .* one number",
+        ),
+        (lambda edits_of_row: edits_of_row.bias([1, 2, 3], [1.0, 2.0]), InvalidArgument, "3 ids and 2 values; [^()]*$"),
+        (
+            lambda edits_of_row: edits_of_row.bias([1, 2], [[1.0, 2.0], [3.0, 4.0]]),
+            InvalidArgument,
+            "2 ids and 4 values",
+        ),
+        (lambda edits_of_row: edits_of_row.bias([1], ["x"]), InvalidArgument, "^bias: values must be numbers"),
+        (lambda edits_of_row: edits_of_row.bias([1], {2: 3.0}), InvalidArgument, "^bias: values must be numbers"),
+        (lambda edits_of_row: edits_of_row.bias([1], float("nan")), InvalidArgument, "must be finite"),
+        (lambda edits_of_row: edits_of_row.bias([1, 2], [0.0, -float("inf")]), InvalidArgument, "deny it"),
     ],
 )
 def test_invalid_edits_are_refused(call: Any, error: type[Exception], message: str) -> None:
-    row_edits = RowEdits()
+    edits_of_row = RowEdits()
     with pytest.raises(error, match=message):
-        call(row_edits)
-    assert not row_edits
+        call(edits_of_row)
+    assert not edits_of_row
 
 
 @pytest.mark.parametrize("wrong", [-1, 64, 2**31, 2**32 + 1, -(2**32)])
 @pytest.mark.parametrize("method", ["deny", "allow", "force", "bias"])
 def test_ids_outside_the_vocabulary(method: str, wrong: int) -> None:
-    row_edits = RowEdits()
+    edits_of_row = RowEdits()
     arguments: list[Any] = [wrong] if method == "force" else [[0, wrong]]
-    getattr(row_edits, method)(*arguments, *([1.0] if method == "bias" else []))
+    getattr(edits_of_row, method)(*arguments, *([1.0] if method == "bias" else []))
     message = rf"{method.upper()} of token id {wrong}: ids must lie in \[0, 64\)"
     with pytest.raises(InvalidArgument, match=message):
-        row_edits.check(64)
+        edits_of_row.check(64)
     with pytest.raises(InvalidArgument, match=message):
-        Edits.pack([(0, deny(1)), (1, row_edits)], 64)
+        Edits.pack([(0, deny(1)), (1, edits_of_row)], 64)
 
 
 @pytest.mark.parametrize("method", ["deny", "allow"])
 def test_a_wrong_id_among_so_many_that_they_become_a_mask(method: str) -> None:
-    row_edits = RowEdits()
-    getattr(row_edits, method)([-1, 1, 2, 3])
+    edits_of_row = RowEdits()
+    getattr(edits_of_row, method)([-1, 1, 2, 3])
     with pytest.raises(InvalidArgument, match="token id -1"):
-        Edits.pack([(0, row_edits)], 64)
+        Edits.pack([(0, edits_of_row)], 64)
 
 
 def test_a_mask_of_another_vocabulary() -> None:
-    row_edits = RowEdits()
-    row_edits.bitmask(np.zeros(3, np.int32))
+    edits_of_row = RowEdits()
+    edits_of_row.bitmask(np.zeros(3, np.int32))
     with pytest.raises(InvalidArgument, match="BITMASK of 3 words; a vocabulary of 64 needs 2"):
-        Edits.pack([(0, row_edits)], 64)
+        Edits.pack([(0, edits_of_row)], 64)
 
 
 def message_of(**changes: Any) -> common_pb2.Edits:
@@ -356,3 +367,54 @@ def test_edits_that_leave_an_id_in_every_row(change: Any, plain: bool) -> None:
     change(row)
     assert Edits.pack([(0, row)], 64).leaves_every_row_an_id(64) == plain
     assert not (plain and row.denies_all(64))
+
+
+SOURCE = """
+def edit(edits):
+    edits.deny([1])
+    edits.deny([9])
+"""
+
+
+def error_of(module: dict[str, Any], edits: RowEdits) -> InvalidArgument:
+    exec(compile(SOURCE, "mine.py", "exec"), module)
+    module["edit"](edits)
+    with pytest.raises(InvalidArgument) as raised:
+        edits.check(8)
+    return raised.value
+
+
+def test_the_line_of_a_processor() -> None:
+    trace = error_of({"__package__": "mine"}, RowEdits()).remote_traceback
+    assert 'File "mine.py", line 4, in edit' in trace
+    assert trace.endswith("InvalidArgument: DENY of token id 9: ids must lie in [0, 8)\n")
+
+
+def test_edits_after_those_of_another_processor() -> None:
+    first, joined = RowEdits(), RowEdits()
+    first.deny([2])
+    first.bias([3], 1.0)
+    joined.extend(first)
+    assert "line 4, in edit" in error_of({}, joined).remote_traceback
+
+
+def test_edits_that_were_forced_away_leave_no_line() -> None:
+    edits = RowEdits()
+    edits.deny([9])
+    edits.deny([9])
+    edits.force(1)
+    edits.say(*next(iter(denying(9))))
+    with pytest.raises(InvalidArgument) as raised:
+        edits.check(8)
+    assert raised.value.remote_traceback == ""
+
+
+def denying(token_id: int) -> RowEdits:
+    edits = RowEdits()
+    edits.deny([token_id])
+    return edits
+
+
+@pytest.mark.parametrize("package", [*OUR_PACKAGES, "logitport_builtins.grammar", "logitport_session.dialects"])
+def test_code_of_logitport_is_not_shown(package: str) -> None:
+    assert error_of({"__package__": package}, RowEdits()).remote_traceback == ""

@@ -34,31 +34,29 @@ def written(array: Any) -> common_pb2.Tensor:
     return message
 
 
+def sample_array(datatype: str) -> Any:
+    return np.frombuffer(bits(sample(datatype)), NUMPY[datatype]).reshape(3, 5)
+
+
+@pytest.mark.parametrize("make", [sample, sample_array])
 @pytest.mark.parametrize("datatype", TORCH)
-def test_torch_round_trip(datatype: str) -> None:
-    logits = sample(datatype)
+def test_a_round_trip(datatype: str, make: Any) -> None:
+    logits = make(datatype)
     message = written(logits)
     assert (message.datatype, list(message.shape), message.raw) == (datatype, [3, 5], bits(logits))
     back = tensors.like(message, logits)
     assert (back.dtype, back.shape, bits(back)) == (logits.dtype, logits.shape, bits(logits))
-    back.zero_()  # the copy is writable
-
-
-@pytest.mark.parametrize("datatype", NUMPY)
-def test_numpy_round_trip(datatype: str) -> None:
-    logits = np.frombuffer(bits(sample(datatype)), NUMPY[datatype]).reshape(3, 5)
-    message = written(logits)
-    assert (message.datatype, list(message.shape), message.raw) == (datatype, [3, 5], bits(logits))
-    back = tensors.like(message, logits)
-    assert (back.dtype, back.shape, bits(back)) == (logits.dtype, logits.shape, bits(logits))
-    back[:] = 0
+    back[:] = 0  # the copy is writable
 
 
 @pytest.mark.parametrize("datatype", TORCH)
-def test_torch_of_any_strides(datatype: str) -> None:
+def test_any_strides(datatype: str) -> None:
     logits = sample(datatype, 5, 8)
     for view in (logits.t(), logits[:, ::2], logits[1:4, 2:7], logits[:1].expand(3, -1)):
         assert written(view).raw == bits(view.clone(memory_format=torch.contiguous_format))
+    array = np.arange(40, dtype=np.float32).reshape(5, 8)
+    for of_array in (array.T, array[:, ::2], array[::-1], np.asfortranarray(array)):
+        assert written(of_array).raw == np.ascontiguousarray(of_array).tobytes()
 
 
 @pytest.mark.parametrize("datatype", NUMPY)
@@ -72,14 +70,8 @@ def test_arrays_over_memory(datatype: str) -> None:
 
 def test_an_array_of_a_dtype_that_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tensors.DATATYPES, "BF16", ("bfloat16 without ml_dtypes", 2))
-    with pytest.raises(InvalidArgument, match="or import ml_dtypes"):
+    with pytest.raises(InvalidArgument, match="or install ml_dtypes"):
         tensors.view(bytearray(12), "BF16", (2, 3), with_torch=False)
-
-
-def test_numpy_of_any_strides() -> None:
-    logits = np.arange(40, dtype=np.float32).reshape(5, 8)
-    for view in (logits.T, logits[:, ::2], logits[::-1], np.asfortranarray(logits)):
-        assert written(view).raw == np.ascontiguousarray(view).tobytes()
 
 
 def test_numpy_of_the_other_byte_order() -> None:

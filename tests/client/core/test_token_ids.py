@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, EditProcessor, History, InvalidArgument, Request, RowEdits
+from logitport import Client, History, InvalidArgument, Request, RowEdits
 from logitport.core.history import int32_ids, listed_ids
 from logitport.session import Handle
 from logitport.session.steps.step_frame import listed_by_handle
-from logitport.shipping.request import name_processor
-from logitport_builtins import GreenListDetector
-from logitport_testing import Stepper, ToyModel, simulate
+from logitport_testing import ToyModel, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.conftest import RunningServer
 
 IDS = [5, 0, 3]
 
@@ -72,11 +69,6 @@ kinds = pytest.mark.parametrize(
 )
 
 
-class DeniesParameters(EditProcessor):
-    def edit(self, request: Any, edits: Any) -> None:
-        edits.deny(request.params["token_ids"])
-
-
 @kinds
 def test_histories_and_requests(kind: Callable[[list[int]], Any]) -> None:
     for history in (History(kind(IDS), kind([1])), Request(kind(IDS), kind([1])).history()):
@@ -113,22 +105,6 @@ def test_steps_of_a_session(client: Client, kind: Callable[[list[int]], Any], tr
         assert [handle.history.token_ids.tolist() for handle in handles] == [[1, 2, 1, 2]] * 2
         session.step({handles[0]: kind([3]), handles[1]: [3]}).apply(np.zeros((2, 8), np.float32))
         assert session.resyncs == 0
-
-
-@kinds
-def test_simulations(kind: Callable[[list[int]], Any]) -> None:
-    expected = simulate([], ToyModel(16), [1, 2], 4, output=[3, 4], eos_token_ids=[6])
-    given = simulate([], ToyModel(16), kind([1, 2]), 4, output=kind([3, 4]), eos_token_ids=kind([6]))
-    assert (given.prompt_token_ids, given.output_token_ids) == (expected.prompt_token_ids, expected.output_token_ids)
-    assert given.output_token_ids[:2] == (3, 4)
-    with Stepper([], ToyModel(16), kind([1])) as stepper:
-        assert stepper.result().prompt_token_ids == (1,)
-
-
-@kinds
-def test_the_detector_of_the_watermark(kind: Callable[[list[int]], Any]) -> None:
-    detector = GreenListDetector(vocab_size=16)
-    assert detector.detect(kind([1, 2, 3, 1])) == detector.detect([1, 2, 3, 1])
 
 
 @pytest.mark.parametrize(
@@ -181,11 +157,3 @@ def test_lists_and_tuples_are_not_copied() -> None:
     step = {handle: [1, 2]}
     assert listed_by_handle(step, "new_token_ids") is step
     assert listed_ids(step[handle]) is step[handle]
-
-
-def test_tensors_in_parameters(server: RunningServer) -> None:
-    with Client(server.target) as client:
-        chain = [(DeniesParameters, {"token_ids": torch.tensor(IDS), "unused": {"nested": np.arange(6)[::2]}})]
-        assert name_processor(DeniesParameters).payload
-        logits = client.apply(torch.zeros(1, 8), [Request([1], processors=chain)]).logits
-    assert logits[0].isinf().nonzero().flatten().tolist() == sorted(IDS)

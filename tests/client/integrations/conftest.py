@@ -8,7 +8,9 @@ import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
+from logitport.session.connection.frame_channel import FrameChannel
 from tests.clock import Clock
+from tests.vllm_failures import failures  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +59,30 @@ def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., to
         return output[:, ids.shape[1] :]
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some tests load a class for the first time, which takes long on a busy machine."""
+    monkeypatch.setattr("logitport.integrations.common.trials._MAX_ADMISSION_SECONDS", 120.0)
+    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 120.0)
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The frames that admit and remove requests, and their numbers of requests."""
+    recorded: list[tuple[str, int]] = []
+    exchange = FrameChannel.exchange
+
+    def record(channel: FrameChannel, frame: Any) -> Any:
+        if frame.HasField("add"):
+            recorded.append(("add", len(frame.add.requests)))
+        elif frame.HasField("remove"):
+            recorded.append(("remove", len(frame.remove.slots) // 4))
+        return exchange(channel, frame)
+
+    monkeypatch.setattr(FrameChannel, "exchange", record)
+    return recorded
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from logitport.integrations.common import trials
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor as ContinuousProcessor
-from logitport.integrations.vllm import admission
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm import request_trials
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
 from logitport.shipping.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
 from tests.client.integrations.sglang.test_hook import Req, params_of
@@ -119,12 +119,12 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
 
 @contextmanager
 def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Call]:
-    stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
+    stalling.monkeypatch.setattr(request_trials, "sampling_params", lambda params: {})
     stalling.monkeypatch.setattr(trials, "_VALID_SECONDS", 0.0)
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
-    stalling.monkeypatch.setattr(admission, "trials", trials.Trials())
+    stalling.monkeypatch.setattr(request_trials, "trials", trials.Trials())
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
-    yield lambda: error_of(lambda: admission.check(params))
+    yield lambda: error_of(lambda: request_trials.check(params))
 
 
 @contextmanager

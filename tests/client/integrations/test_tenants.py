@@ -17,12 +17,12 @@ from logitport import Client, InvalidArgument, Request, RequestsFailed
 from logitport.integrations import llama_cpp, transformers
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.trials import Trials
-from logitport.integrations.sglang import RemoteLogitProcessor
-from logitport.integrations.sglang import admission as sglang_admission
+from logitport.integrations.sglang import front_end_patches as sglang_admission
 from logitport.integrations.sglang import requests as sglang_requests
 from logitport.integrations.sglang.hook import Hook
-from logitport.integrations.vllm import Middleware, admission, request_spec
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm import Middleware, request_trials, requested_chain
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from tests.client.integrations.sglang.test_guard import REMOTE, Inputs
 from tests.client.integrations.sglang.test_hook import Req, finish_abort  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -80,38 +80,21 @@ def test_llama_cpp(strict_client: Client) -> None:
         llama_cpp.RemoteLogitsProcessor(PAIRS, client=strict_client)(ids, scores)
 
 
-class Inputs:
-    """The part of SGLang's `GenerateReqInput` that is read."""
-
-    def __init__(self, custom_params: Any, processor: str | None = RemoteLogitProcessor.to_str()) -> None:
-        self.custom_logit_processor = processor
-        self.sampling_params: Any = {"custom_params": custom_params}
-
-    def normalize(self) -> None:
-        """SGLang's own checks; nothing here."""
-
-
-def custom_params(headers: list[tuple[bytes, bytes]] | None, sent: Any, **options: Any) -> Any:
+def custom_params(headers: list[tuple[bytes, bytes]] | None, sent: Any, processor: str | None = REMOTE) -> Any:
     """Return the `custom_params` that SGLang's scheduler gets for a request with these headers."""
-    inputs = Inputs(sent, **options)
+    inputs = Inputs(processor, {"custom_params": sent})
     request = None if headers is None else SimpleNamespace(headers=SimpleNamespace(raw=headers))
     sglang_admission._wrap_generate(lambda manager, inputs, request: None)(None, inputs, request)
     sglang_admission._wrap_normalize(Inputs.normalize)(inputs)
     return inputs.sampling_params["custom_params"]
 
 
-def installed() -> threading.Event:
-    """Return the flag of a process in which SGLang has loaded the plugin."""
-    flag = threading.Event()
-    flag.set()
-    return flag
-
-
 HEADERS = [(b"x-logitport-tenant", b"acme")]
 
 
 def test_sglang(strict_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_requests, "plugin_installed", installed())
+    monkeypatch.setattr(sglang_requests, "plugin_installed", installed := threading.Event())
+    installed.set()  # SGLang has loaded the plugin in this process
     for headers, forged, accepted in ((HEADERS, {}, True), (None, {}, False), ([], {"logitport_tenant": "x"}, False)):
         hook, req = Hook(lambda: strict_client, tuple, Ranks(), ""), Req([5])
         params = custom_params(headers, {"logitport": CHAIN} | forged) | {"__req__": weakref.proxy(req)}
@@ -144,7 +127,7 @@ def admitted(headers: list[tuple[bytes, bytes]], sampling_params: Any) -> Any:
         await asyncio.create_task(check())
 
     async def check() -> None:
-        admission.check(sampling_params)
+        request_trials.check(sampling_params)
 
     asyncio.run(Middleware(app)({"type": "http", "headers": headers}, None, None))  # type: ignore[arg-type]
     return sampling_params
@@ -153,9 +136,9 @@ def admitted(headers: list[tuple[bytes, bytes]], sampling_params: Any) -> Any:
 @pytest.fixture
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the function that needs msgspec, which only vLLM installs."""
-    monkeypatch.setattr(admission, "sampling_params", lambda params: {})
-    monkeypatch.setattr(admission, "trials", Trials())
-    monkeypatch.setattr(request_spec, "sampling_params", lambda params: {})
+    monkeypatch.setattr(request_trials, "sampling_params", lambda params: {})
+    monkeypatch.setattr(request_trials, "trials", Trials())
+    monkeypatch.setattr(requested_chain, "sampling_params", lambda params: {})
 
 
 @pytest.mark.usefixtures("without_vllm", "strict_client")
@@ -168,7 +151,7 @@ def test_vllm() -> None:
         RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks()),
         RemoteRequest("r", 1, 1),
     )
-    batch.admit(request, partial(request_spec.make_request, accepted, (), [5], [], "r"))
+    batch.admit(request, partial(requested_chain.make_request, accepted, (), [5], [], "r"))
     step, logits = RemoteStep(), torch.zeros(1, VOCAB_SIZE)
     step.add(request, [], 0)
     batch.finish(step, logits)

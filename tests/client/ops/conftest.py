@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import ops
-from logitport.ops import apply_edits, choice
+from logitport.ops import apply_edits, implementations
 from logitport.ops.apply_edits import cpu, naive, native
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def import_triton_module(monkeypatch: pytest.MonkeyPatch, *, interpret: bool) ->
         "cpu",
         "native",
         "op",
-        "triton interpreted",
+        pytest.param("triton interpreted", marks=pytest.mark.slow),
         pytest.param("native on cuda", marks=pytest.mark.cuda),
         pytest.param("op on cuda", marks=pytest.mark.cuda),
     ],
@@ -102,7 +102,7 @@ def bits() -> Callable[[Any], np.ndarray]:
 @pytest.fixture
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore the replacement and the configuration after the test."""
-    monkeypatch.setattr(choice, "_replacement", None)
+    monkeypatch.setattr(implementations, "_replacement", None)
     monkeypatch.setattr(torch.version, "hip", None)
     yield
     ops.configure("all")

@@ -169,14 +169,6 @@ def test_random_edits_equal_the_reference(implementation: Any, batch: Any, dtype
     compare(implementation, lambda logits: logits.cpu().view(integers).numpy(), edits, storage, lambda whole: whole)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_zeros_of_both_signs(implementation: Any, bits: Any, dtype: str) -> None:
-    row_edits = RowEdits()
-    row_edits.bias([0, 1, 2, 3], [0.0, -0.0, 0.0, -0.0])
-    storage = torch.tensor([[0.0, 0.0, -0.0, -0.0]]).to(DTYPES[dtype])
-    compare(implementation, bits, Edits.pack([(0, row_edits)], 4), storage, lambda whole: whole)
-
-
 def _apply(implementation: Any, logits: list[list[float]], *row_edits: RowEdits, vocab_size: int | None = None) -> Any:
     tensor = torch.tensor(logits, device=implementation.device)
     implementation.run(Edits.pack(enumerate(row_edits), vocab_size or tensor.shape[1]), tensor)

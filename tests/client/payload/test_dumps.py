@@ -86,6 +86,7 @@ def plain(value):
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "Enums"])
+@pytest.mark.slow
 def test_a_class_gives_the_same_results_without_the_client_s_code(name, results_elsewhere):
     assert results_elsewhere[name] == plain(SHIPPED[name]()(LOGITS.copy(), None))
 
@@ -164,13 +165,6 @@ def test_the_labels_name_the_class_and_the_dialect(processor, class_name, dialec
     assert shipped.display_name == (f"{class_name} (sha256:{shipped.digest[:12]})" if class_name else shipped.digest)
 
 
-def test_labels_do_not_change_the_digest():
-    shipped = json.loads(payload.dumps(processors.Constant))
-    renamed = payload.parse(json.dumps({**shipped, "class": "Other", "dialect": "other"}))
-    assert renamed == payload.parse(json.dumps(shipped))
-    assert renamed.display_name.startswith("Other (sha256:")
-
-
 def test_no_folder_of_the_client_is_shipped():
     data = payload.parse(payload.dumps(processors.Functions)).data
     assert b"shared.py" in data
@@ -197,18 +191,8 @@ CONTAINERS = [
 CONTAINERS.append((CONTAINERS,))
 
 
-def test_containers_give_the_bytes_of_a_plain_pickler(monkeypatch):
-    class Holds(EditProcessor):
-        containers = CONTAINERS
-
-        def edit(self, request, edits): ...
-
-    fast = payload.dumps(Holds)
-    monkeypatch.setattr(pickler, "_PLAIN", {dict})
-    assert payload.dumps(Holds) == fast
-
-
-def test_containers_are_saved_without_the_checks_of_objects(monkeypatch):
+@pytest.mark.slow
+def test_containers_give_the_bytes_of_a_plain_pickler_without_the_checks_of_objects(monkeypatch):
     class Holds(EditProcessor):
         containers = CONTAINERS
 
@@ -219,8 +203,10 @@ def test_containers_are_saved_without_the_checks_of_objects(monkeypatch):
     monkeypatch.setattr(
         pickler.ProcessorPickler, "reducer_override", lambda self, obj: (checked.append(obj), override(self, obj))[1]
     )
-    payload.dumps(Holds)
+    fast = payload.dumps(Holds)
     assert 0 < len(checked) < 100
+    monkeypatch.setattr(pickler, "_PLAIN", {dict})
+    assert payload.dumps(Holds) == fast
 
 
 def test_threads_do_not_disturb_each_other(capsys):
@@ -247,6 +233,7 @@ def test_settings_of_dill_make_no_difference(monkeypatch):
     assert payload.dumps(processors.Functions) == expected
 
 
+@pytest.mark.slow
 def test_a_class_of_main_is_shipped(tmp_path):
     script = tmp_path / "demo.py"
     script.write_text(
@@ -262,20 +249,6 @@ def test_a_class_of_main_is_shipped(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert run(PLAIN_SGLANG, stdin=json.dumps([{"Demo": done.stdout}, LOGITS])) == {"Demo": [2.0]}
-
-
-def test_a_class_of_a_function_is_shipped():
-    factor = 3
-
-    class Local(CustomLogitProcessor):
-        def __call__(self, logits, custom_param_list=None):
-            return [value * factor for value in logits]
-
-    assert run(PLAIN_SGLANG, stdin=json.dumps([{"Local": Local.to_str()}, LOGITS])) == {"Local": [9.0, -3.0, 6.0]}
-
-
-def test_an_instance_without_attributes_is_shipped_as_its_class():
-    assert payload.dumps(processors.Constant()) == payload.dumps(processors.Constant)
 
 
 def test_the_base_classes_are_referred_to_by_their_public_names():

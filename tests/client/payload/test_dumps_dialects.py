@@ -143,18 +143,10 @@ def model() -> Qwen2ForCausalLM:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Holds(tokenizer()), "Holds cannot be shipped.*: it is a tokenizer of .* token ids"),
-        (
-            lambda: Holds(tokenizer()),
-            "it is a tokenizer of the library tokenizers, which .* a tokenizer of transformers, which is shipped as a",
-        ),
         (lambda: Holds(Holds(model())), "it is a model, .* the tensors that it needs"),
-        (
-            lambda: UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model()),
-            "it is a model, which cannot be shipped; .* neither network nor files",
-        ),
+        (lambda: UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model()), "it is a model"),
         (lambda: LogitsProcessorList([Holds(tokenizer())]), "LogitsProcessorList cannot be shipped.*it is a tokenizer"),
-        (lambda: functools.partial(Holds, tokenizer()), "it is a tokenizer"),
+        (lambda: functools.partial(Holds, tokenizer()), "it is a tokenizer of the library tokenizers"),
     ],
 )
 def test_an_instance_with_an_attribute_that_cannot_be_shipped(make: Any, message: str) -> None:

@@ -24,14 +24,11 @@ def string(data, **labels):
     return json.dumps({"callable": data.hex(), **labels})
 
 
-def test_a_string_made_by_dumps():
+def test_a_string_made_by_dumps_and_one_without_labels():
     parsed = payload.parse(Unchanged.to_str())
     assert parsed.digest == hashlib.sha256(parsed.data).hexdigest()
     assert parsed.python == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert parsed.dill == dill.__version__
-
-
-def test_a_string_without_labels():
     parsed = payload.parse(string(REAL))
     assert (parsed.data, parsed.python, parsed.dill) == (REAL, "", "")
 
@@ -53,14 +50,10 @@ def test_a_payload_that_is_a_pickle_and_a_program():
         payload.parse(string(REAL, program="0801"))
 
 
-@pytest.mark.parametrize("value", ["", "08 0", "zz", 1, None])
+@pytest.mark.parametrize("value", ["08 0", "zz", 1, None])
 def test_a_program_that_is_not_hexadecimal(value):
-    text = json.dumps({"program": value})
-    if value == "":
-        assert payload.parse(text).data == b""  # refused by the verifier
-    else:
-        with pytest.raises(PayloadError, match="program"):
-            payload.parse(text)
+    with pytest.raises(PayloadError, match="program"):
+        payload.parse(json.dumps({"program": value}))
 
 
 def test_no_bytes_are_a_pickle_and_a_program():
@@ -112,6 +105,8 @@ def test_payloads_are_equal_if_their_bytes_are():
         (string(b"\x80\x04)0)0a."), "not a pickle"),
         (string(b"\x80\x04."), "not a pickle"),
         (string(b"\x80\x04h\x05."), "not a pickle"),
+        (string(b"\x80\x04Nr\xff\xff\xff\xff."), "4294967295 is not a place in the memo"),  # it would fill the memory
+        (string(b"\x80\x04(\x94."), "a mark where a value should be"),
         (string(REAL, python=3.11), '"python" must be a string'),
         (string(REAL, dill=None), '"dill" must be a string'),
         (string(REAL, dill="x" * 65), '"dill" has 65 characters; a label has 64 at most'),
@@ -126,11 +121,6 @@ def test_payloads_are_equal_if_their_bytes_are():
 def test_malformed_payloads_are_refused(serialized, message):
     with pytest.raises(PayloadError, match=message):
         payload.parse(serialized)
-
-
-def test_a_memo_that_would_fill_the_memory_is_refused():
-    with pytest.raises(PayloadError, match="4294967295 is not a place in the memo"):
-        payload.parse(string(b"\x80\x04Nr\xff\xff\xff\xff."))
 
 
 JSON = st.recursive(
@@ -240,8 +230,3 @@ def test_truncated_strings_and_numbers(value):
     for end in range(max(0, len(data) - 1000), len(data)):
         with pytest.raises(PayloadError, match="is not a pickle: after byte"):
             payload.parse(string(data[:end]))
-
-
-def test_an_opcode_after_a_mark_is_no_string():
-    with pytest.raises(PayloadError, match="a mark where a value should be"):
-        payload.parse(string(b"\x80\x04(\x94."))

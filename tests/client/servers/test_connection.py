@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -97,9 +97,10 @@ def test_a_target_that_is_not_one_address_is_refused(target: str) -> None:
         assert repr(target) in str(refused.value)
 
 
-def test_an_address_of_a_list_is_one_address() -> None:
-    with pytest.raises(InvalidArgument, match=r"'a:1,b:1' is not one address"):
-        Client(["a:1,b:1"])
+@pytest.mark.parametrize("target", [["a:1,b:1"], "127.0.0.1:1,b", ["127.0.0.1:1", "http://a/x"], [5]])
+def test_a_list_with_an_invalid_address(target: Any) -> None:
+    with pytest.raises(InvalidArgument, match="target "):
+        Client(target)
 
 
 def test_unreadable_or_incomplete_tls_files_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from logitport.servers.connection import Connection
 from logitport.servers.targets import Address, AddressList, source_of
 from tests.certificates import Authority
 from tests.clock import Clock
-from tests.conftest import free_address
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -54,23 +53,20 @@ def test_lists_of_addresses(target: Any, listed: list[str]) -> None:
     assert not source_of(target).changes
 
 
-@pytest.mark.parametrize("target", [50051, None, b"a:1", {"a:1"}])
+@pytest.mark.parametrize(
+    "target", [50051, None, b"a:1", {"a:1"}, [], [["a:1"]], lambda: [["a:1"]], [5], lambda: [None]]
+)
 def test_what_is_no_target(target: Any) -> None:
-    with pytest.raises(InvalidArgument, match="write HOST:PORT or unix:PATH, as text; several addresses"):
-        source_of(target)
+    with pytest.raises(InvalidArgument, match=r"write HOST:PORT|lists no address"):
+        AddressList(source_of(target), lambda _: None)
 
 
-def test_an_empty_list() -> None:
-    with pytest.raises(InvalidArgument, match="target lists no address"):
-        AddressList(source_of([]), lambda _: None)
-
-
-@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "{}"])
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}", "{}"])
 def test_a_file_with_addresses(form: str, tmp_path: Path) -> None:
     path = tmp_path / "servers.json"
     path.write_bytes(document({"targets": ["a:1", "b:2"], "labels": {"zone": "1"}}, {"targets": ["c:3"]}))
     target = form.format(path)
-    assert addresses(target if form.startswith("file") else Path(target)) == ["a:1", "b:2", "c:3"]
+    assert addresses(Path(target) if form == "{}" else target) == ["a:1", "b:2", "c:3"]
 
 
 BAD_DOCUMENTS = {
@@ -221,10 +217,9 @@ def test_a_name_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None
         addresses("dns:///a:1")
 
 
-@pytest.fixture
-def web() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
-    """The URL of a server of documents on this machine, and its status and content by path."""
-    pages: dict[str, tuple[int, bytes]] = {}
+@contextmanager
+def web(pages: dict[str, tuple[int, bytes]], context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve documents on this machine: status and content, by path. The context is the URL of the server."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -238,35 +233,29 @@ def web() -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", pages
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
-def test_a_document_on_the_web(web: tuple[str, dict[str, tuple[int, bytes]]]) -> None:
-    url, pages = web
-    pages["/servers"] = pages["/?zone=1"] = 200, document({"targets": ["a:1"]})
-    assert addresses(f"{url}/servers") == ["a:1"]
-    assert addresses(f"{url}/?zone=1") == ["a:1"]
-
-
-@pytest.mark.parametrize("status", [302, 404, 500])
-def test_a_document_with_another_status(web: tuple[str, dict[str, tuple[int, bytes]]], status: int) -> None:
-    url, pages = web
-    pages["/servers"] = 200, document({"targets": ["a:1"]})
-    pages["/x"] = status, document({"targets": ["a:1"]})
-    with pytest.raises(ServerUnavailable, match=f"{url}/x: it answers with status {status}"):
-        addresses(f"{url}/x")
-
-
-def test_a_document_that_is_too_large(web: tuple[str, dict[str, tuple[int, bytes]]]) -> None:
-    url, pages = web
-    pages["/servers"] = 200, b" " * (2 * documents.MAX_BYTES)
-    with pytest.raises(InvalidArgument, match="has more than 1048576 bytes"):
-        addresses(f"{url}/servers")
+def test_a_document_on_the_web() -> None:
+    good = 200, document({"targets": ["a:1"]})
+    refused = {f"/{status}": (status, good[1]) for status in (302, 404, 500)}
+    too_large = 200, b" " * (2 * documents.MAX_BYTES)
+    with web({"/servers": good, "/?zone=1": good, "/large": too_large, **refused}) as url:
+        assert addresses(f"{url}/servers") == addresses(f"{url}/?zone=1") == ["a:1"]
+        for path, (status, _) in refused.items():
+            with pytest.raises(ServerUnavailable, match=f"status {status}"):
+                addresses(url + path)
+        with pytest.raises(InvalidArgument, match="bytes"):
+            addresses(f"{url}/large")
 
 
 @contextmanager
@@ -291,9 +280,18 @@ def trickling(first: bytes = b"", byte: bytes = b"x") -> Iterator[int]:
             thread.join()
 
 
-def test_a_web_server_that_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "byte"), [(b"", b"x"), (HEAD, b" "), (HEAD + document({"targets": ["a:1"]}), b" "), (HEAD + b"[]", b" ")]
+)
+def test_a_document_that_arrives_slowly_and_may_be_cut_off_is_not_used(
+    first: bytes, byte: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a length, the end of the connection is its end, and `http.client` drops the socket before it."""
     monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
-    with trickling() as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
+    with trickling(first, byte) as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
         addresses(f"http://127.0.0.1:{port}/servers")
 
 
@@ -303,23 +301,6 @@ def test_a_connection_that_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
     connect = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda *some, **more: time.sleep(0.3) or connect(*some, **more))
     with trickling() as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
-        addresses(f"http://127.0.0.1:{port}/servers")
-
-
-def test_a_list_without_a_length_that_arrives_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the connection is the end of the document, and `http.client` drops the socket before it."""
-    monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
-    with trickling(b"HTTP/1.0 200 OK\r\n\r\n", b" ") as port, pytest.raises(ServerUnavailable, match=r"in 0\.3 s"):
-        addresses(f"http://127.0.0.1:{port}/servers")
-
-
-@pytest.mark.parametrize("content", [document({"targets": ["a:1"]}), b"[]"])
-def test_a_list_that_may_be_cut_off_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
-    with (
-        trickling(b"HTTP/1.0 200 OK\r\n\r\n" + content, b" ") as port,
-        pytest.raises(ServerUnavailable, match=r"in 0\.3 s"),
-    ):
         addresses(f"http://127.0.0.1:{port}/servers")
 
 
@@ -351,61 +332,19 @@ def test_a_url_of_no_file_of_this_machine(target: str) -> None:
         source_of(target)
 
 
-def test_schemes_in_capitals(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_bytes(document({"targets": ["a:1"]}))
-    assert addresses(f"FILE:{tmp_path}/x.json") == ["a:1"]
-    assert source_of("HTTP://a/x").unencrypted_host == "a:80"
-    assert source_of("HTTPS://a/x").changes
-
-
-@pytest.fixture
-def encrypted(tmp_path: Path) -> Iterator[tuple[str, Authority]]:
-    """The URL of a document over https, and the authority that has signed its server's certificate."""
+def test_a_list_over_https(tmp_path: Path) -> None:
+    """The authority of the servers may have signed its certificate; one of an unknown authority is not read."""
     authority = Authority(tmp_path)
     files = authority.issue_server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(document({"targets": ["a:1"]}))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.cert, files.key)
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"https://127.0.0.1:{server.server_port}/servers", authority
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_the_authority_of_the_servers_may_have_signed_the_certificate_of_the_list(
-    encrypted: tuple[str, Authority],
-) -> None:
-    url, authority = encrypted
-    connection = Connection.prepare("", Tls(ca=authority.ca))
-    assert source_of(url, connection.ca).read() == [Address("a:1")]
-    with Client(url, tls=Tls(ca=authority.ca)) as client:
-        assert client.target == url
-
-
-def test_a_list_of_an_unknown_authority(encrypted: tuple[str, Authority]) -> None:
-    url, _ = encrypted
-    with pytest.raises(ServerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*; pass .* as Tls\(ca=...\)"):
-        Client(url, tls=Tls())
-
-
-@pytest.fixture
-def hanging() -> Iterator[Hanging]:
-    made = Hanging()
-    yield made
-    made.goes_on.set()
+    with web({"/servers": (200, document({"targets": ["a:1"]}))}, context) as server:
+        url, tls = f"{server}/servers", Tls(ca=authority.ca)
+        assert source_of(url, Connection.prepare("", tls).ca).read() == [Address("a:1")]
+        with Client(url, tls=tls) as client:
+            assert client.target == url
+        with pytest.raises(ServerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*Tls\(ca=...\)"):
+            Client(url, tls=Tls())
 
 
 class Hanging:
@@ -423,15 +362,18 @@ class Hanging:
         return [f"a:{self.calls}"]
 
 
-def test_a_list_that_is_not_read_in_time(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_not_read_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "_READ_SECONDS", 0.05)
-    with pytest.raises(ServerUnavailable, match=r"the function .*, the list .* was not read in 0.05 s"):
+    hanging = Hanging()
+    with pytest.raises(ServerUnavailable, match=r"not read in 0.05 s"):
         AddressList(source_of(hanging), lambda _: None)
+    hanging.goes_on.set()
 
 
-def test_a_list_that_is_not_read_again_in_time(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_not_read_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller has the last list, and one read is enough for all. The result of a late one is used."""
-    hanging.hangs, now = False, [0.0]
+    hanging, now = Hanging(), [0.0]
+    hanging.hangs = False
     listed = AddressList(source_of(hanging), lambda _: None, lambda: now[0])
     hanging.hangs = True
     monkeypatch.setattr(targets, "_WAIT_SECONDS", 0.01)
@@ -442,17 +384,6 @@ def test_a_list_that_is_not_read_again_in_time(hanging: Hanging, monkeypatch: py
     assert hanging.calls == 2
     hanging.goes_on.set()
     wait_until(lambda: listed.addresses[0].target == "a:2")
-
-
-@pytest.mark.parametrize("wrong", [[["a:1"]], lambda: [["a:1"]], [5], lambda: [None]])
-def test_an_address_that_is_no_text(wrong: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"has the address .*; write HOST:PORT"):
-        AddressList(source_of(wrong), lambda _: None)
-
-
-def test_no_web_server() -> None:
-    with pytest.raises(ServerUnavailable, match=r"cannot read http://127.*refused"):
-        addresses(f"http://{free_address()}/servers")
 
 
 @pytest.mark.parametrize(
@@ -471,6 +402,8 @@ def test_a_url_that_is_no_document(url: str, reason: str) -> None:
 
 
 def test_what_decides_where_a_token_is_sent() -> None:
+    assert source_of("HTTP://a/x").unencrypted_host == "a:80"
+    assert source_of("HTTPS://a/x").changes
     assert source_of("dns:///a:1").name == "dns:///a:1"
     assert source_of("http://a/x").unencrypted_host == "a:80"
     assert source_of("http://[::1]:5/x").unencrypted_host == "[::1]:5"

@@ -30,7 +30,6 @@ from logitport_programs import capturing, lifting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import RunningServer
 
 DENIED = [1]
 FACTOR = 2.0
@@ -75,14 +74,6 @@ def test_a_changed_class(client: Client) -> None:
     assert denied(client, second) == denied(client, Denies) == [1, 2]
     assert denied(client, first) == [1]
     assert client.register(Denies) == second
-
-
-def test_one_server_of_a_client(server: RunningServer) -> None:
-    with Client(server.target) as client:
-        (one,) = client.servers()
-        first = one.register(Denies)
-        DENIED.append(2)
-        assert one.register(Denies) != first
 
 
 def test_an_unchanged_class_is_not_pickled_again_and_in_a_chain_not_lifted_again(

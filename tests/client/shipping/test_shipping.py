@@ -67,6 +67,7 @@ def kind(serialized: str) -> str:
     return "program" if payload.parse(serialized).is_program else "code"
 
 
+@pytest.mark.slow
 def test_a_tensor_processor_is_shipped_as_a_program() -> None:
     for processor in (MinP, MinP()):
         assert kind(name_processor(processor).payload) == "program"
@@ -107,6 +108,7 @@ def test_an_instance_with_attributes_is_refused_as_before() -> None:
         (Denies, "code", ""),
     ],
 )
+@pytest.mark.slow
 def test_other_classes_are_lifted_if_they_can_be(processor: Any, shipped: str, reason: str) -> None:
     made = reserialize(processor, lift=True)
     assert kind(made.serialized) == shipped
@@ -115,6 +117,7 @@ def test_other_classes_are_lifted_if_they_can_be(processor: Any, shipped: str, r
     assert kind(reserialize(processor, lift=False).serialized) == "code"
 
 
+@pytest.mark.slow
 def test_what_was_registered_is_used_by_requests() -> None:
     own = type("Own", (Scale,), {"__module__": __name__})
     assert kind(serialize(own)) == "code"
@@ -122,6 +125,7 @@ def test_what_was_registered_is_used_by_requests() -> None:
     assert kind(serialize(own)) == "program"
 
 
+@pytest.mark.slow
 def test_registering_says_which(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitport.shipping.LIFTS", True)
     lifted, code = client.register(Scale), client.register(Loops)
@@ -137,6 +141,7 @@ def test_registering_says_which(client: Client, monkeypatch: pytest.MonkeyPatch)
             client.delete(ref.digest)
 
 
+@pytest.mark.slow
 def test_the_reason_is_part_of_the_refusal(server_without_flag: RunningServer) -> None:
     with Client(server_without_flag.target) as client:
         with pytest.raises(PayloadError, match=r"it is no program, because .*test_shipping\.py:\d+"):
@@ -152,6 +157,7 @@ def imported(modules: Sequence[str], code: str) -> str:
     return ran.stdout.strip()
 
 
+@pytest.mark.slow
 def test_shipping_edits_imports_no_torch() -> None:
     code = (
         "from logitport.shipping import reserialize; from logitport_builtins import DisallowedTokens as D; "

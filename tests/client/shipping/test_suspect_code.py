@@ -3,7 +3,6 @@
 # ruff: noqa: PLW0603, PLW2901
 from __future__ import annotations
 
-import random
 import warnings
 from typing import Any
 
@@ -22,26 +21,11 @@ class Halves(CustomLogitProcessor):
         return logits
 
 
-class Shakes(CustomLogitProcessor):
-    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
-        for row in logits:
-            row += random.random()
-        return logits
-
-
 class CountsGlobally(EditProcessor):
     def edit(self, request: Any, edits: Any) -> None:
         global CALLS
         CALLS += 1
         edits.bias([1], float(CALLS))
-
-
-class CountsInTheClass(EditProcessor):
-    calls = 0
-
-    def edit(self, request: Any, edits: Any) -> None:
-        type(self).calls += 1
-        edits.bias([1], float(self.calls))
 
 
 class CountsOnTheInstance(CustomLogitProcessor):
@@ -68,9 +52,7 @@ class Frozen(Base):
     ("processor", "line"),
     [
         (Halves, "`row = row / 2`: the new value of 'row' is never used"),
-        (Shakes, "`row += random.random()`: random.random() differs at each run"),
         (CountsGlobally, "`CALLS += 1`: a call changes a variable that all requests share"),
-        (CountsInTheClass, "`type(self).calls += 1`: a call changes the class"),
     ],
 )
 @pytest.mark.parametrize("lift", [True, False])
@@ -92,6 +74,7 @@ def test_registering_at_one_server_names_the_line(client: Client) -> None:
     assert warning.filename == __file__
 
 
+@pytest.mark.slow
 def test_state_of_an_instance_is_permitted_in_code_and_refused_in_a_program(client: Client) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

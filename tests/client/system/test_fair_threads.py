@@ -46,32 +46,20 @@ def test_a_call_returns_its_result_or_raises_its_error(threads: FairThreads) -> 
     assert threads.close() == 0
 
 
-def test_an_ended_call_keeps_no_memory(threads: FairThreads) -> None:
+def test_an_ended_call_keeps_neither_its_arguments_nor_its_result(threads: FairThreads) -> None:
     class Message:
         """Represents a large one."""
 
-        def answer(self) -> None:
-            pass
+        def answer(self) -> Message:
+            return Message()
 
     message = Message()
     future, kept = threads.submit("alice", message.answer), weakref.ref(message)
-    future.result(SECONDS)
-    del message
     gc.disable()  # a cycle would keep it until the next collection, which may be far off
     try:
-        wait_until(lambda: kept() is None)
-    finally:
-        gc.enable()
-
-
-def test_an_ended_call_keeps_no_result(threads: FairThreads) -> None:
-    class Reply:
-        """Represents a large one."""
-
-    gc.disable()
-    try:
-        kept = weakref.ref(threads.submit("alice", Reply).result(SECONDS))
-        wait_until(lambda: kept() is None)
+        result = weakref.ref(future.result(SECONDS))
+        del message, future
+        wait_until(lambda: kept() is None and result() is None)
     finally:
         gc.enable()
 

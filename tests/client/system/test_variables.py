@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import logitport
+import logitport_recording
 from logitport.system.variables import OF_THE_SDK, PREFIX, Unread, unread
 
 KNOWN = {*OF_THE_SDK, "LOGITPORT_LISTEN", "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR"}
@@ -54,19 +55,12 @@ def test_variables_of_kubernetes_for_a_service_named_logitport_are_not_reported(
     )
 
 
-def test_the_message() -> None:
-    assert str(Unread("LOGITPORT_TARGT", "LOGITPORT_TARGET")) == (
-        "LOGITPORT_TARGT is set in the environment, and nothing here reads it; set LOGITPORT_TARGET if that is what "
-        "was meant"
-    )
-    assert str(Unread("LOGITPORT_X", "")).endswith("nothing here reads it")
-
-
 def test_every_variable_that_the_sdk_names_is_known() -> None:
     """Every string in the code that has the form of a variable's name is in `OF_THE_SDK`."""
+    sources = [Path(package.__file__).parent for package in (logitport, logitport_recording)]
     named = {
         node.value
-        for path in Path(logitport.__file__).parent.rglob("*.py")
+        for path in (path for source in sources for path in source.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value.startswith(PREFIX) and node.value.isidentifier() and node.value != PREFIX

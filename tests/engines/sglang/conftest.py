@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # SGLang starts in half a minute, and more slowly on a busy machine.
 _START_SECONDS = 600.0
-_STANDINS = Path(__file__).with_name("standins")
+_STUBS = Path(__file__).with_name("stubs")
 _OPTIONS = {
     "--device": "cpu",
     "--attention-backend": "torch_native",
@@ -111,7 +111,7 @@ def run_sglang(module: str, checkpoint: Path, log: Path, *options: str, **variab
         port = free.getsockname()[1]
     given = [part for name, value in _OPTIONS.items() if name not in options for part in (name, value)]
     given += ["--model-path", str(checkpoint), "--port", str(port), "--skip-server-warmup", "--sleep-on-idle", *options]
-    offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STANDINS)}
+    offline = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(_STUBS)}
     shipped = {"LOGITPORT_REQUEST_PROCESSORS": "builtin,registered,shipped"}
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -94,10 +94,3 @@ def test_a_stream_ends_with_the_error(guarded: Engine) -> None:
     reason = chunks[-1]["meta_info"]["finish_reason"]
     assert reason["type"] == "abort"
     assert "five are enough" in reason["message"]
-
-
-def test_aborted_streams(guarded: Engine) -> None:
-    for _ in range(10):
-        with guarded.post(PROMPT, REMOTE, banning(7), stream=True, max_new_tokens=200) as response:
-            response.read(10)
-    assert len(guarded.generate(PROMPT, REMOTE, banning(7))) == 64

@@ -33,7 +33,7 @@ PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some tests load a class for the first time, which takes long on a busy machine."""
     monkeypatch.setattr("logitport.integrations.common.trials._MAX_ADMISSION_SECONDS", 120.0)
-    monkeypatch.setattr("logitport.integrations.common.admissions.MAX_SECONDS", 120.0)
+    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 120.0)
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def run_engine(checkpoint: Path, target: str | None, *, asynchronous: bool = Fal
     from vllm.platforms.cpu import CpuPlatform
 
     from logitport.integrations.common.trials import Trials
-    from logitport.integrations.vllm import admission
+    from logitport.integrations.vllm import request_trials
 
     configure = CpuPlatform.check_and_update_config
 
@@ -55,7 +55,7 @@ def run_engine(checkpoint: Path, target: str | None, *, asynchronous: bool = Fal
         configure(config)
         config.scheduler_config.async_scheduling = asynchronous
 
-    admission.trials = Trials()  # another engine's front end is another process
+    request_trials.trials = Trials()  # another engine's front end is another process
     os.environ.pop("LOGITPORT_TARGET", None)
     if target is not None:
         os.environ["LOGITPORT_TARGET"] = target

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import free_address
 from tests.engines.vllm.chains import SHIPPED
-from tests.engines.vllm.http import complete, post, run_http_server, stream
+from tests.engines.vllm.http import complete, post, run_http_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.conftest import RunningServer
 
 DENIED = json.dumps([["disallowed_tokens", {"token_ids": list(range(2, 500))}]])
-SERVICE = ("--enable-custom-logit-processor", "--require-tenant")
 ACME = {"X-Logitport-Tenant": "acme"}
 
 
@@ -28,24 +25,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address() -> str:
-    """The address of the service."""
-    return free_address()
-
-
-@pytest.fixture(scope="module")
-def service(serving: Callable[..., Any], address: str) -> Iterator[RunningServer]:
-    with serving(*SERVICE, "--listen", address) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def url(checkpoint: Path, service: RunningServer, log: Path) -> Iterator[str]:
+def url(checkpoint: Path, serving: Callable[..., Any], log: Path) -> Iterator[str]:
     """The address of a vLLM server with the middleware, and with the default of what requests may name."""
-    variables = {"LOGITPORT_TARGET": service.target, "LOGITPORT_REQUEST_PROCESSORS": ""}
-    variables["LOGITPORT_STEP_TIMEOUT_SECONDS"] = "200"
-    with run_http_server(checkpoint, log, variables, "--middleware", "logitport.integrations.vllm.Middleware") as url:
-        yield url
+    variables = {"LOGITPORT_REQUEST_PROCESSORS": "", "LOGITPORT_STEP_TIMEOUT_SECONDS": "200"}
+    middleware = ("--middleware", "logitport.integrations.vllm.Middleware")
+    with serving("--enable-custom-logit-processor", "--require-tenant") as service:
+        variables["LOGITPORT_TARGET"] = service.target
+        with run_http_server(checkpoint, log, variables, *middleware) as url:
+            yield url
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -90,23 +77,3 @@ def test_requests_ship_nothing_by_default(url: str) -> None:
     message = json.loads(text)["error"]["message"]
     assert "is a shipped processor" in message
     assert "'shipped' to LOGITPORT_REQUEST_PROCESSORS" in message
-
-
-def test_a_request_goes_on_when_the_service_has_restarted(
-    url: str, service: RunningServer, serving: Callable[..., Any], address: str
-) -> None:
-    """Ends the service, so it is the last test of this file."""
-    chain = json.dumps([["no_repeat_ngram", {"ngram_size": 1, "window_size": 300}]])
-    options: dict[str, Any] = {"vllm_xargs": {"logitport": chain}, "ignore_eos": True, "max_tokens": 240}
-    undisturbed = complete(url, ACME, **options)[1]["choices"][0]["token_ids"]
-    with stream(url, ACME, **options) as answer:
-        events = [answer.readline()]
-        service.process.kill()
-        service.process.wait()
-        with serving(*SERVICE, "--listen", address):
-            events += list(answer)
-    chunks = [json.loads(event.removeprefix(b"data: ")) for event in events if event.startswith(b"data: {")]
-
-    assert chunks[-1]["choices"][0]["finish_reason"] == "length", chunks[-1]
-    assert [token_id for chunk in chunks for token_id in chunk["choices"][0]["token_ids"]] == undisturbed
-    assert len(set(undisturbed)) == 240

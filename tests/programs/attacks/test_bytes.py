@@ -123,6 +123,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.slow
 def test_four_megabytes_of_hostile_bytes(name: str) -> None:
     """Values are counted before an object is made of each. Protobuf itself takes up to 264 MB and 0.2 s for these."""
     data = BOMBS[name]

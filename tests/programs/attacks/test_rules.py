@@ -11,10 +11,10 @@ import torch
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
-from logitport_programs.program import Parameter, Program, Value
+from logitport_programs.program import MAX_TOKEN_ID, Parameter, Program, Value
 from logitport_programs.reference import run
 from logitport_programs.rules import OPERATORS
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import WINDOW, Element, Type
 from logitport_programs.verifier import MAX_ROW_ELEMENTS, verify
 from tests.programs.attacks.build import LOGITS, ONE, VOCAB, Size, to_result
@@ -159,6 +159,7 @@ def test_a_size_that_is_negative_for_a_small_vocabulary_only() -> None:
             Value("slice", (0,), axis=1, begin=Size(constant=-(2**63)), end=Size(constant=-(2**63) + 4)),
             "elements -9223372036854775808 to -9223372036854775804 of an axis of 8",
         ),
+        (Value("slice", (0,), axis=1, begin=ONE, end=ONE), "which is empty"),
         (Value("pad", (0,), axis=1, begin=Size(constant=-4), end=Size(constant=4)), "a padding of -4 and 4 elements"),
         (Value("top_k", (0,), integer=9), "k is 9, of an axis of 8"),
         (Value("top_k", (0,), integer=-(2**63)), "k is -9223372036854775808; it must lie in [1, 4096]"),
@@ -170,6 +171,11 @@ def test_elements_outside_an_axis(value: Value, message: str) -> None:
     if OPERATORS[value.operator].fields >= {"flag"}:
         values.append(Value("unsqueeze", (1,), axis=1))
     refused(to_result(*values), message)
+
+
+def test_top_k_of_an_axis_that_is_shorter_than_the_others() -> None:
+    values = Value("unsqueeze", (0,), axis=1), Value("top_k", (1,), integer=2), Value("amax", (2,), axis=1)
+    refused(to_result(*values), "k is 2, of an axis of 1")
 
 
 @pytest.mark.parametrize(
@@ -256,10 +262,19 @@ def test_a_name_that_is_not_printable(name: str) -> None:
         (Parameter("p", Element.LOGITS, 1.0), "must be float32, int64 or bool"),
         (Parameter("__class__", Element.BOOL), "is not used"),
         (Parameter("p" * 65, Element.BOOL), "the name must be an identifier"),
+        (Parameter("", Element.BOOL, 0), "parameter '': the name must be an identifier"),
+        (Parameter("p", Element.INT64, 1e300), "is int64, its default is 1e"),
+        (Parameter("p", Element.FLOAT32, None, 0, MAX_TOKEN_ID, 4), "is a list: it must be int64"),
+        (Parameter("p", Element.INT64, None, -1, MAX_TOKEN_ID, 4), "with the limits 0 and 2147483647"),
+        (Parameter("p", Element.INT64, 1.0, 0, MAX_TOKEN_ID, 4), "its default must be 0, the empty list"),
     ],
 )
 def test_parameters_without_a_number(parameter: Parameter, message: str) -> None:
     refused(Program("Parameters", (LOGITS,), (parameter,)), message)
+
+
+def test_a_parameter_that_is_declared_twice() -> None:
+    refused(Program("Parameters", (LOGITS,), (Parameter("p", Element.BOOL, 0),) * 2), "is declared twice")
 
 
 def test_a_default_that_float32_does_not_hold() -> None:

@@ -27,15 +27,6 @@ class MinP(CustomLogitProcessor):
         return logits.masked_fill(probs < least * probs.amax(-1, keepdim=True), -INF)
 
 
-class EntropyGate(CustomLogitProcessor):
-    def __call__(self, logits, custom_param_list):
-        threshold = torch.tensor([p.get("threshold", 2.0) for p in custom_param_list], device=logits.device)
-        factor = torch.tensor([p.get("factor", 0.5) for p in custom_param_list], device=logits.device)
-        log_probs = torch.log_softmax(logits.float(), -1)
-        entropy = -(log_probs.exp() * log_probs).nansum(-1)
-        return logits * torch.where(entropy > threshold, factor, 1.0)[:, None]
-
-
 class TopK(CustomLogitProcessor):
     """Asserts the number of rows, and uses an integer as an index."""
 
@@ -170,15 +161,6 @@ class Counts(CustomLogitProcessor):
         return logits / 2
 
 
-class Remembers(CustomLogitProcessor):
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, logits, custom_param_list):
-        self.seen.append(len(self.seen))
-        return logits / 2
-
-
 class Caches(CustomLogitProcessor):
     """Keeps a mask of the first width that it has seen."""
 
@@ -277,11 +259,6 @@ class DynamoForce:
         kept = logits[self.token_id].clone()
         logits.fill_(-INF)
         logits[self.token_id] = kept
-
-
-class DynamoLast:
-    def __call__(self, input_ids, logits):
-        logits[input_ids[-1]] = -INF
 
 
 class DynamoSequence:

@@ -14,7 +14,7 @@ from logitport.dialects import InDialect
 from logitport_programs.capturing import capture
 from logitport_programs.lifting import lift
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import verify
 from tests.programs import samplers
 from tests.programs.lifting import gallery
@@ -47,11 +47,6 @@ def run(program, logits, params) -> torch.Tensor:
             [{"temperature": 0.5}, {"temperature": 2}, {"temperature": 1e-3}],
         ),
         (gallery.MinP, {"min_p": Float(default=0.1)}, [{"min_p": 0.01}, {}, {"min_p": 1}]),
-        (
-            gallery.EntropyGate,
-            {"threshold": Float(default=2.0), "factor": Float(default=0.5)},
-            [{}, {"threshold": 9.0}, {"factor": 0.1, "threshold": 1.0}],
-        ),
         (gallery.TopK, {"k": Int(default=50)}, [{"k": 1}, {}, {"k": 10_000}]),
         (
             gallery.InOtherForms,
@@ -161,17 +156,11 @@ def test_the_processor_itself_stays_as_it_is() -> None:
     assert gallery.Counts.calls == 0
 
 
-def test_two_programs_of_one_class_are_equal() -> None:
-    assert lift(gallery.MinP).digest == lift(gallery.MinP).digest
-    assert lift(gallery.MinP).name == "MinP"
-
-
 @pytest.mark.parametrize(
     ("processor", "text"),
     [
         (gallery.LoopOverRowsWithoutParameters, "fixes the number of rows"),
         (gallery.Counts, "self.calls changes in a call; a program has no state"),
-        (gallery.Remembers, "self.seen changes in a call"),
         (gallery.DynamoSequence, "self.place changes in a call"),
         (gallery.Caches, "Caches.cache changes in a call"),
         (gallery.TestsTypesExactly, "the program differs from the class (torch.float32"),

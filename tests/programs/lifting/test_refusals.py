@@ -57,7 +57,6 @@ class OfRequests:
         (gallery.ReadsNothing, "", "'scale' is read, but no tensor is made of it"),
         (gallery.Validates, "validate_params", "declare the limits as params of a TensorProcessor"),
         (gallery.never_twice, "if output_ids", "reads output_ids, of which the length differs"),
-        (gallery.DynamoLast, "input_ids[-1]", "reads input_ids"),
     ],
 )
 def test_the_message_has_the_line_and_the_cause(processor, line: str, text: str) -> None:

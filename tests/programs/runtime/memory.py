@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport_programs.runtime.plan import make_plan
+from logitport_programs.runtime.run_plan import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from logitport_programs.runtime.plan import Plan
-    from logitport_programs.runtime.runner import Runner
+    from logitport_programs.runtime.program_runner import Runner
+    from logitport_programs.runtime.run_plan import Plan
     from logitport_programs.verifier import Verified
 
 

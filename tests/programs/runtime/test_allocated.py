@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from logitport.errors import LimitExceeded
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element, Size
 from tests.programs.runtime.build import Writer
 from tests.programs.runtime.memory import plan_of
@@ -81,6 +81,7 @@ def peak_bytes(run: Any) -> int:
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_allocates_at_most_what_the_plan_says(name: str, dtype: torch.dtype) -> None:

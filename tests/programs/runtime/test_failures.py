@@ -12,8 +12,8 @@ from logitport.core.history import History
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_programs.parameters import Columns
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime import runner as runner_module
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime import program_runner as runner_module
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element, Size
 from tests.programs.runtime import build
 from tests.programs.runtime.build import Writer
@@ -86,24 +86,6 @@ def test_a_nan_that_is_cast_to_int64_fails() -> None:
     assert all("casts a number to int64 that does not fit" in error.message for error in failed.values())
 
 
-def test_a_failed_row_is_left_unless_it_is_to_be_restored() -> None:
-    logits = logits_with(-1.0, 1)
-    Runner().apply(logarithm(), logits, slice(None))
-    assert logits[1, 3].isnan()
-    assert logits[1, 0] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_numbers_that_fit_are_cast(dtype: torch.dtype) -> None:
-    fits = torch.tensor([[-(2.0**63), 2.0**62, -0.9, 1.9, 65504.0]]).clamp(
-        torch.finfo(dtype).min, torch.finfo(dtype).max
-    )
-    logits = fits.to(dtype)
-    expected = logits.trunc() + 0.0
-    assert not Runner().apply(through_int64(), logits, slice(None))
-    assert torch.equal(logits, expected)
-
-
 def test_only_results_that_may_be_nan_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
     monkeypatch.setattr(runner_module, "rows_with_nan", lambda logits: searched.append(len(logits)) or [])
@@ -125,29 +107,31 @@ def test_a_constant_that_does_not_fit_int64() -> None:
     assert (logits == 1).all()
 
 
-def test_a_width_that_is_too_small() -> None:
-    with pytest.raises(InvalidArgument, match="k is 4, of an axis of 3"):
-        Runner().apply(build.top_k(), torch.ones(1, 3), slice(None))
-
-
 def test_no_rows_are_no_work() -> None:
     logits = torch.ones(2, WIDTH)
     assert Runner().apply(build.temperature(), logits, []) == {}
     assert Runner().apply(build.temperature(), logits, slice(2, 2)) == {}
 
 
-@pytest.mark.parametrize("rows", [[1, 0], [0, 0], [-1, 0], [0, 2], slice(None, None, -1)], ids=str)
-def test_wrong_rows(rows: Any) -> None:
-    logits = torch.ones(2, WIDTH)
-    with pytest.raises(InvalidArgument, match="rows"):
-        Runner().apply(build.temperature(), logits, rows, [{}, {}])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        *(({"rows": rows}, "rows") for rows in ([1, 0], [0, 0], [-1, 0], [0, 2], slice(None, None, -1))),
+        ({"logits": torch.ones(5)}, None),
+        ({"logits": torch.ones(2, 5, dtype=torch.float64)}, None),
+        ({"logits": torch.ones(2, 5).numpy()}, None),
+        ({"verified": build.top_k(), "logits": torch.ones(2, 3)}, "k is 4, of an axis of 3"),
+        ({"params": [{}]}, "parameters of 1 rows for 2 rows"),
+        ({"params": [{}, {"temperature": 0}]}, "'temperature'"),
+        ({"verified": build.repetition_penalty(3), "histories": [RequestTokens(History())]}, "1 histories for 2 rows"),
+    ],
+)
+def test_calls_that_are_refused(changed: dict[str, Any], message: str | None) -> None:
+    call: Any = {"verified": build.temperature(), "rows": slice(None), "params": [{}, {}], **changed}
+    logits = call.pop("logits", torch.ones(2, WIDTH))
+    with pytest.raises(InvalidArgument, match=message):
+        Runner().apply(logits=logits, **call)
     assert (logits == 1).all()
-
-
-def test_wrong_logits() -> None:
-    for logits in (torch.ones(5), torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5).numpy()):
-        with pytest.raises(InvalidArgument):
-            Runner().apply(logarithm(), logits, slice(None))
 
 
 @pytest.mark.parametrize("rows", [slice(None), [0, 1, 3]], ids=["all", "irregular"])
@@ -163,17 +147,6 @@ def test_logits_with_a_gradient_are_refused(is_leaf: bool, rows: Any) -> None:
         with mode():
             assert not Runner().apply(build.temperature(), logits, rows, params)
     assert logits[0].tolist() == [4 * each for each in before[0]]
-
-
-def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
-    logits = torch.ones(2, WIDTH)
-    with pytest.raises(InvalidArgument, match="parameters of 1 rows for 2 rows"):
-        Runner().apply(build.temperature(), logits, slice(None), [{}])
-    with pytest.raises(InvalidArgument, match="1 histories for 2 rows"):
-        Runner().apply(build.repetition_penalty(3), logits, slice(None), [{}] * 2, [RequestTokens(History())])
-    with pytest.raises(InvalidArgument, match="'temperature'"):
-        Runner().apply(build.temperature(), logits, slice(None), [{}, {"temperature": 0}])
-    assert (logits == 1).all()
 
 
 def test_columns_are_checked_once_and_reused() -> None:

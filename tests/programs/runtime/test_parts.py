@@ -10,9 +10,9 @@ import torch
 from logitport.errors import LimitExceeded
 from logitport_programs.parameters import Columns
 from logitport_programs.runtime import parts as parts_module
-from logitport_programs.runtime import runner as runner_module
+from logitport_programs.runtime import program_runner as runner_module
 from logitport_programs.runtime.parts import divided, even_parts
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from tests.programs.runtime import build
 from tests.programs.runtime.memory import held_bytes
 

@@ -9,7 +9,7 @@ import pytest
 
 from logitport import AccessDenied
 from logitport_server.access import Authenticator, TokenFile, new_token
-from logitport_server.access.tokens import Grant
+from logitport_server.access.token_file import Grant
 from logitport_session.trust.principals import ANONYMOUS, CUDA, SCOPES, Principal
 
 if TYPE_CHECKING:
@@ -120,11 +120,6 @@ def test_a_valid_certificate(tokens: TokenFile) -> None:
         assert authenticator.authenticate([], certificate(common="engine.example")).name == named
         unknown = authenticator.authenticate([], certificate("new.example"))
         assert unknown == Principal("certificate:new.example", frozenset({"apply", "register"}))
-
-
-def test_a_token_takes_precedence_over_a_certificate(tokens: TokenFile) -> None:
-    authenticator = Authenticator(tokens, certificates=True)
-    assert authenticator.authenticate(with_token(TOKEN), certificate("engine.example")).name == "alice"
 
 
 def test_a_certificate_without_scopes_is_refused(tokens: TokenFile) -> None:

@@ -29,7 +29,7 @@ def test_a_limit_applies_to_each_of_many_writes(monkeypatch: pytest.MonkeyPatch)
             limit._check()
             await asyncio.Event().wait()
 
-    with pytest.raises(LimitExceeded, match=r"a reply was not received within 1000 s; send less at once"):
+    with pytest.raises(LimitExceeded, match="a reply was not received within 1000 s"):
         asyncio.run(asyncio.wait_for(write(), SECONDS))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -46,6 +47,10 @@ class Ended(NamedTuple):
     out: str
     err: str
 
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
 
 @pytest.fixture(autouse=True)
 def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +64,7 @@ def logitport(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     """Runs a command in this process."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # `serve` sets it for its whole process
     modules = set(sys.modules)
 
     def run_to_end(*arguments: object) -> Ended:

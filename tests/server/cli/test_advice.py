@@ -49,15 +49,6 @@ def test_certificates() -> None:
         assert "Tls" not in with_flags(advice), "of the SDK alone"
 
 
-def test_the_list_of_processors() -> None:
-    for separator in (": ", "; "):
-        shown = with_flags(f"nothing is 'x'{separator}List returns those that you can see, with their names")
-        assert (
-            shown
-            == f"nothing is 'x'{separator}`logitport processors list` shows those that you can see, with their names"
-        )
-
-
 def test_a_url() -> None:
     with pytest.raises(InvalidArgument) as refused:
         Connection.prepare(None, Tls()).check("http://logits.example")

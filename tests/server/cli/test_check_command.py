@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from logitport_server.cli.root import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,31 +34,14 @@ def helper(a, b, c, d):
 """
 
 
-class Result(NamedTuple):
-    status: int
-    output: str
-    errors: str
-
-
 @pytest.fixture
-def check(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def check(logitport: Any, tmp_path: Path) -> Any:
     """Runs the command on FILE, or on another text."""
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds to it
 
-    def call(name: str, *options: str, text: str = FILE) -> Result:
-        module = re.sub(r"\W", "_", request.node.name) + str(len(sys.modules))  # a file is imported as a module
-        file = tmp_path / f"{module}.py"
+    def call(name: str, *options: str, text: str = FILE) -> Any:
+        file = tmp_path / f"{tmp_path.name}.py"  # a file is imported as a module
         file.write_text(text)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                run(["check", f"{file}{name}", *options])
-        finally:
-            sys.modules.pop(module, None)
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Result(code if isinstance(code, int) else 1, printed.out, printed.err)
+        return logitport("check", f"{file}{name}", *options)
 
     return call
 
@@ -76,19 +56,19 @@ def test_a_correct_processor(check: Any) -> None:
 def test_a_broken_law(check: Any) -> None:
     result = check(":Shakes", *FAST)
     assert result.status == 1
-    assert "Shakes breaks the law 'deterministic'" in result.output
-    assert re.search(r"suspect: .*\.py:12: `edits.bias\(\[1\], random.random\(\)\)`", result.output)
+    assert "Shakes breaks the law 'deterministic'" in result.out
+    assert re.search(r"suspect: .*\.py:12: `edits.bias\(\[1\], random.random\(\)\)`", result.out)
 
 
 def test_a_line_without_an_effect(check: Any) -> None:
     result = check(":Halves", *FAST)
     assert result.status == 1
-    assert re.search(r"^warning: .*\.py:17: `row = row / 2`: the new value of 'row' is never used", result.errors)
+    assert re.search(r"^warning: .*\.py:17: `row = row / 2`: the new value of 'row' is never used", result.err)
 
 
 def test_all_processors_of_a_file(check: Any) -> None:
     result = check("", "--law", "nan", "--max-examples", "3")
-    assert [line.split()[0] for line in result.output.splitlines()] == ["Bans", "Shakes", "Halves"]
+    assert [line.split()[0] for line in result.out.splitlines()] == ["Bans", "Shakes", "Halves"]
 
 
 def test_parameters(check: Any) -> None:
@@ -108,10 +88,10 @@ def test_parameters(check: Any) -> None:
 def test_what_cannot_be_checked(check: Any, name: str, options: list[str], message: str) -> None:
     result = check(name, *options)
     assert result.status == 2
-    assert message in result.errors
+    assert message in result.err
 
 
 def test_a_file_without_processors(check: Any) -> None:
     result = check("", text="x = 1")
     assert result.status == 2
-    assert "defines no processor" in result.errors
+    assert "defines no processor" in result.err

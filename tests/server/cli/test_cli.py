@@ -11,7 +11,7 @@ import tempfile
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -22,57 +22,76 @@ from logitport_server.cli.root import run
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
 
-@pytest.fixture
-def logitport(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int | str | None, str]]:
-    """Runs the command in this process. Returns exit status and stderr."""
-    # `serve` sets these for its whole process; here they would stay for the tests after this one.
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-
-    def run_to_exit(*arguments: str) -> tuple[int | str | None, str]:
-        with pytest.raises(SystemExit) as ended:
-            run(list(arguments))
-        return ended.value.code, capsys.readouterr().err
-
-    return run_to_exit
-
-
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "error"),
     [
-        (["--listen", "x"], "--listen: 'x' is not HOST:PORT; write, for example, 127.0.0.1:50051"),
-        (["--device", "tpu"], "--device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX"),
-        (["--max-message-bytes", "5"], "--max-message-bytes: Input should be greater than or equal to 65536"),
-        (["--stop-seconds", "soon"], "--stop-seconds: 'soon' is not a duration; write, for example, 500ms, 30s,"),
-        (["--log-level", "loud"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        ("serve --listen x", "--listen: 'x'"),
+        ("serve --listen unix:relative", "--listen: 'unix:relative'"),
+        ("serve --listen", "--listen"),
+        ("serve --device tpu", "--device: 'tpu'"),
+        ("serve --max-message-bytes 5", "--max-message-bytes: Input should be greater than or equal to 65536"),
+        ("serve --max-workers 0", "--max-workers"),
+        ("serve --stop-seconds soon", "--stop-seconds: 'soon'"),
+        ("serve --max-call-rate fast", "--max-call-rate: 'fast'"),
+        ("serve --log-level loud", "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        ("serve --tls-cert x", "--tls-cert and --tls-key"),
+        ("serve --tls-client-ca x", "--tls-client-ca needs --tls-cert"),
+        ('serve --tokenizer "a', "--tokenizer"),
+        ("serve --config /missing", "/missing"),
+        ("serve --layers moat=off", "'moat' is not a layer"),
+        ("serve --layers limits", "'limits'"),
+        ("serve --layers limits=on", "'limits=on'"),
+        ("serve --layers limits=off --layers limits=required", "--layers limits=... is given twice"),
+        ("doctor --layers moat=off", "'moat' is not a layer"),
+        ("serve --port 50051", "No such option '--port'. Did you mean '--listen'?"),
+        ("serve --host 0.0.0.0", "Did you mean '--listen'?"),
+        ("serve --max-wokers=3", "Did you mean '--max-workers'?"),
+        ("serve --no-program", "Did you mean '--no-programs'?"),
+        ("serve --metrics", "No such option '--metrics'"),  # not an abbreviation
+        ("serve nonsense", "(nonsense)"),
+        ("serv", "Did you mean 'serve'?"),
+        ("qqq", "No such command 'qqq'."),
+        ("--nonsense serve", "--nonsense"),
+        ("payload inspct x", "Did you mean 'inspect'?"),
+        ("payload sign", ""),
+        ("ray up --min-servers 2", "'--min-servers'"),
+        ("status", ""),
+        ("processors", ""),
+        ("processors get 127.0.0.1:1", ""),
+        ("sessions list 127.0.0.1:1 --yaml", "--yaml"),
+        ("top 127.0.0.1:1 --interval 0", ""),
+        ("drain localhost", "localhost"),
+        ("token a+b --scope apply", "NAME: 'a+b' is not a valid principal name"),
+        ("token a --scope root", "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
+        ("token a --scope apply --expires soon", "--expires: "),
+        ("token a --scope apply --expires=-1d", "--expires: '-1d' is not a duration"),
     ],
 )
-def test_an_invalid_option(logitport: Any, arguments: list[str], line: str) -> None:
-    status, errors = logitport("serve", *arguments)
-    assert status == 2
-    assert errors.startswith(f"logitport: {line}")
-    assert errors.count("\n") == 1
+def test_wrong_usage(logitport: Any, arguments: str, error: str) -> None:
+    """One line says what is wrong, and another one where the help is if the command was not understood."""
+    ended = logitport(*arguments.split())
+    assert (ended.status, ended.out) == (2, "")
+    first, *rest = ended.err.splitlines()
+    assert first.startswith("logitport: ")
+    assert error in first
+    assert not rest or rest[0].startswith("Try: ")
 
 
 def test_an_invalid_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_DEVICE", "tpu")
-    status, errors = logitport("serve")
-    assert (status, errors.count("\n")) == (2, 1)
-    assert "'tpu' is not a device" in errors
+    ended = logitport("serve")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "'tpu' is not a device" in ended.err
 
 
 def test_an_empty_variable_is_a_value(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty LOGITPORT_TOKENS must not turn authentication off."""
     monkeypatch.setenv("LOGITPORT_DEVICE", "")
-    assert logitport("serve")[0] == 2
+    assert logitport("serve").status == 2
     monkeypatch.setenv("LOGITPORT_TOKENS", "")
     assert parse(ServerConfig, "logitport serve", ["--device", "cpu"]).requires_authentication
 
@@ -83,24 +102,15 @@ def test_an_empty_variable_is_a_value(logitport: Any, monkeypatch: pytest.Monkey
 def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: str, written: str) -> None:
     monkeypatch.setenv("LOGITPORT_LOGITS_PROCESSORS", value)
     message = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
-    assert logitport("serve") == (2, message)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["serve", "--nonsense"], ["nonsense"], ["serve", "nonsense"], ["--nonsense", "serve"]],
-)
-def test_an_unknown_option(logitport: Any, arguments: list[str]) -> None:
-    status, errors = logitport(*arguments)
-    assert status == 2
-    assert "nonsense" in errors
+    assert logitport("serve") == (2, "", message)
 
 
 @NO_CUDA
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+@pytest.mark.slow
 def test_a_missing_device(logitport: Any, device: str) -> None:
-    message, _ = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
-    assert message == f"logitport: --device {device}: torch sees 0 CUDA devices; use auto or cpu"
+    ended = logitport("serve", "--device", device, "--listen", "127.0.0.1:0")
+    assert ended.err.startswith(f"logitport: --device {device}: torch sees 0 CUDA devices")
 
 
 def test_a_folder_with_a_path_too_long_for_a_socket(
@@ -109,7 +119,7 @@ def test_a_folder_with_a_path_too_long_for_a_socket(
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    message, _ = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0")
+    message = logitport("serve", "--device", "cpu", "--listen", "127.0.0.1:0").err
     assert message.startswith(f"logitport: cannot create the socket of the local transport in {folder}")
     assert "TMPDIR" in message
     assert "--no-local-transport" in message
@@ -134,6 +144,7 @@ def test_an_address_in_use(option: str) -> None:
     assert f"choose another one with {option}" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_variable_is_logged_at_start_up(logitport: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR", "true")
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")  # hooks read it
@@ -145,14 +156,6 @@ def test_an_unknown_variable_is_logged_at_start_up(logitport: Any, monkeypatch: 
         "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESOR is set in the environment, and nothing here reads it; set "
         "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR if that is what was meant; logitport serve --help has all options"
     ]
-
-
-def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(["serve", "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert all(f"--{name.replace('_', '-')}" in text for name in ServerConfig.model_fields)
 
 
 def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
@@ -199,39 +202,9 @@ def test_the_risk_of_the_scope_cuda_is_printed(
     assert ("cuda alone permits no call" in errors) == bool(alone)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["a b", "--scope", "apply"], "NAME: 'a b' is not a valid principal name"),
-        (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
-        (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
-        (["a", "--scope", "apply", "--expires=-1d"], "--expires: '-1d' is not a duration"),
-    ],
-)
-def test_invalid_options_of_a_token(logitport: Any, arguments: list[str], line: str) -> None:
-    status, errors = logitport("token", *arguments)
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"logitport: {line}")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--tls-cert", "x"], "--tls-cert and --tls-key need each other"),
-        (["--tls-client-ca", "x"], "--tls-client-ca needs --tls-cert"),
-        (["--listen", "unix:relative"], "--listen: 'unix:relative' is not unix:PATH with an absolute path"),
-        (["--max-call-rate", "fast"], "--max-call-rate: 'fast' is not a rate; write, for example, 1000/second"),
-    ],
-)
-def test_invalid_options_of_access(logitport: Any, options: list[str], message: str) -> None:
-    status, errors = logitport("serve", *options)
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"logitport: {message}")
-
-
 def test_unreadable_files_of_sign(logitport: Any, tmp_path: Path) -> None:
-    message, _ = logitport("payload", "sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
-    assert "cannot read a payload from" in message
     (tmp_path / "payload").write_text("{}")
-    message, _ = logitport("payload", "sign", str(tmp_path / "payload"), "--key", str(tmp_path / "key"))
-    assert "no private key can be read from" in message
+    for name, message in (("missing", "cannot read a payload from"), ("payload", "no private key can be read from")):
+        ended = logitport("payload", "sign", tmp_path / name, "--key", tmp_path / "key")
+        assert ended.status == 1
+        assert message in ended.err

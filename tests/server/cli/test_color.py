@@ -46,18 +46,6 @@ def test_a_terminal() -> None:
     assert ESCAPE in on_a_terminal()
 
 
-@pytest.mark.slow
-def test_no_color() -> None:
-    colors = [f"\x1b[{number}m".encode() for number in (*range(30, 38), *range(90, 98))]
-    written = on_a_terminal(NO_COLOR="1")
-    assert not any(color in written for color in colors)
-
-
 @pytest.mark.parametrize("arguments", [["doctor"], ["--help"], ["serve", "--help"]])
 def test_a_pipe(arguments: list[str]) -> None:
     assert ESCAPE not in through_a_pipe(*arguments)
-
-
-@pytest.mark.slow
-def test_force_color() -> None:
-    assert ESCAPE in through_a_pipe("doctor", FORCE_COLOR="1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,37 +50,10 @@ def complete(*words: str) -> list[str]:
         (["serve", "--max-workers", "1"], [""]),
     ],
 )
+@pytest.mark.slow
 def test_bash(words: list[str], completed: list[str]) -> None:
     assert complete(*words) == completed
 
 
 def test_all_commands() -> None:
     assert complete("") == [*COMMANDS]
-
-
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ("logitport ser", "serve"),
-        ("logitport serve --metrics", "--metrics-listen"),
-        ("logitport serve --log-level w", "warning"),
-        ("logitport ray up --unh", "--unhealthy-seconds"),
-    ],
-)
-def test_fish(line: str, word: str) -> None:
-    fish = shutil.which("fish")
-    if fish is None:
-        pytest.skip("fish is not installed")
-    code = f"_LOGITPORT_COMPLETE=fish_source logitport | source; complete -C '{line}'"
-    printed = run([fish, "--no-config", "-c", code])
-    assert [each.partition("\t")[0] for each in printed.splitlines()] == [word]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_syntax(shell: str, tmp_path: Path) -> None:
-    script = run([COMMAND], _LOGITPORT_COMPLETE=f"{shell}_source")
-    assert "logitport" in script
-    if (path := shutil.which(shell)) is None:
-        pytest.skip(f"{shell} is not installed")
-    (tmp_path / "script").write_text(script)
-    run([path, "-n", str(tmp_path / "script")])

@@ -19,36 +19,13 @@ COMMAND = str(Path(sys.executable).with_name("logitport"))
 PAGE = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
 
 
-def status_of(*arguments: str) -> int:
-    return subprocess.run([COMMAND, *arguments], check=False, capture_output=True, timeout=200).returncode
-
-
-def test_success(tmp_path: Path) -> None:
-    assert status_of("payload", "keygen", str(tmp_path / "key")) == 0
-    assert status_of("serve", "--print-config") == 0
-
-
-def test_failure(tmp_path: Path) -> None:
-    assert status_of("payload", "sign", str(tmp_path / "missing"), "--key", "x") == 1
-    assert status_of("drain", "127.0.0.1:1") == 1
-    assert status_of("drain", "localhost") == 2
-
-
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["nonsense"],
-        ["serve", "--nonsense"],
-        ["serve", "--max-workers", "0"],
-        ["serve", "--config", "/missing"],
-        ["payload", "sign"],
-        ["serve", "--tokenizer", '"a'],
-        ["serve", "--listen"],
-        ["--version", "--nonsense"][1:],
-    ],
+    ("arguments", "status"),
+    [("--print-config", 0), ("--max-workers 0", 2), pytest.param("--device cuda:99", 1, marks=pytest.mark.slow)],
 )
-def test_wrong_usage(arguments: list[str]) -> None:
-    assert status_of(*arguments) == 2
+def test_the_status_of_a_process(arguments: str, status: int) -> None:
+    command = [COMMAND, "serve", "--listen", "127.0.0.1:0", *arguments.split()]
+    assert subprocess.run(command, check=False, capture_output=True, timeout=200).returncode == status
 
 
 def test_a_wrong_choice_of_the_core_is_one_line() -> None:
@@ -62,6 +39,7 @@ def test_a_wrong_choice_of_the_core_is_one_line() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:
     """A shell shows 128 and the number of the signal."""
     pipe = tmp_path / "pipe"
@@ -75,6 +53,7 @@ def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_command_in_the_background_ignores_interrupts(tmp_path: Path) -> None:
     """Scripts start such commands with SIGINT ignored: it is meant for the command in the foreground."""
     pipe = tmp_path / "pipe"
@@ -87,6 +66,7 @@ def test_a_command_in_the_background_ignores_interrupts(tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 1, "the file is empty"
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone() -> None:
     command = [COMMAND, "serve", "--print-config"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

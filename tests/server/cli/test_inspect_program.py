@@ -6,13 +6,12 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 
 from logitport import payload
 from logitport_programs.program import Parameter, Program, Value
 from logitport_programs.types import Element, Size
 from tests.conftest import COMMAND
-from tests.programs.runtime.build import Writer, min_p
+from tests.programs.runtime.build import Writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,18 +49,3 @@ def test_a_program_that_breaks_a_rule() -> None:
     done = inspect("-", stdin=payload.seal_program(program.to_bytes(), ""))
     assert done.returncode == 1
     assert done.stderr == "logitport: value 1 of program 'Broken': exp: an input is not an earlier value\n"
-
-
-@pytest.mark.slow
-def test_a_program_is_signed(tmp_path: Path) -> None:
-    key, trusted = tmp_path / "key", tmp_path / "trusted"
-    trusted.mkdir()
-    assert run("payload", "keygen", str(key)).returncode == 0
-    program = min_p().program
-    signed = run(
-        "payload", "sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")
-    ).stdout
-    (tmp_path / "key.pub").rename(trusted / "key.pub")
-    report = inspect("-", "--trusted-keys", str(trusted), stdin=signed).stdout
-    assert "; valid\n" in report
-    assert f"digest: {program.digest}\n" in report

@@ -14,7 +14,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, ProcessorRef, Request, RequestsFailed
 from logitport.admin import ServerStatus, SessionInfo
-from logitport_server.access.tokens import new_token
+from logitport_server.access.token_file import new_token
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from logitport import ProcessorRef
-from logitport.admin import UnquarantineResult
-from logitport.client.server_client import ServerClient
+from logitport import Client, ServerUnavailable
+from logitport_runner.in_thread import ThreadServer
 from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:
@@ -62,6 +61,24 @@ def test_a_target_that_is_none(logitport: Any, command: tuple[str, ...], target:
 
 
 @every_command
+def test_a_server(logitport: Any, command: tuple[str, ...], server: RunningServer) -> None:
+    ended = logitport(*command, server.target, *([] if "top" in command else ["--json"]))
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out
+
+
+def test_a_server_that_drains(logitport: Any) -> None:
+    server = ThreadServer({})
+    try:
+        ended = logitport("drain", server.target)
+        assert (ended.status, ended.err) == (0, "")
+        with Client(server.target, timeout=1.0) as client, pytest.raises(ServerUnavailable):
+            client.session(vocab_size=8)
+    finally:
+        server.stop()
+
+
+@every_command
 def test_a_server_that_cannot_be_reached(logitport: Any, command: tuple[str, ...]) -> None:
     ended = logitport(*command, "127.0.0.1:1")
     assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
@@ -74,24 +91,6 @@ def test_a_server_without_the_call(logitport: Any, command: tuple[str, ...], ano
     assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
     assert f"{another_service} does not have this call" in ended.err
     assert "its version of logitport differs" in ended.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["status"],
-        ["processors"],
-        ["processors", "get", "127.0.0.1:1"],
-        ["processors", "remove", "127.0.0.1:1"],
-        ["sessions", "list", "127.0.0.1:1", "--yaml"],
-        ["top", "127.0.0.1:1", "--interval", "0"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage(logitport: Any, arguments: list[str]) -> None:
-    ended = logitport(*arguments)
-    assert (ended.status, ended.out) == (2, "")
-    assert ended.err.startswith("logitport: ")
 
 
 @pytest.mark.parametrize(
@@ -134,18 +133,6 @@ def test_sources_that_cannot_be_registered(
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("was_quarantined", "line"),
-    [(True, "lifted the quarantine of team/one\n"), (False, "team/one is not quarantined\n")],
-)
-def test_a_quarantine_is_lifted_only_where_there_is_one(
-    logitport: Any, monkeypatch: pytest.MonkeyPatch, was_quarantined: bool, line: str
-) -> None:
-    processor = ProcessorRef("0" * 64, names=("team/one",))
-    monkeypatch.setattr(ServerClient, "unquarantine", lambda *_: UnquarantineResult(processor, was_quarantined))
-    assert logitport("processors", "unquarantine", "127.0.0.1:1", "team/one") == (0, line, "")
-
-
 def test_an_error_of_a_server_is_escaped(server: RunningServer, logitport: Any) -> None:
     ended = logitport("processors", "get", server.target, "\x1b[31mred")
     assert ended.status == 1
@@ -154,6 +141,7 @@ def test_an_error_of_a_server_is_escaped(server: RunningServer, logitport: Any) 
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.slow
 def test_top_in_a_terminal(server: RunningServer, number: signal.Signals, status: int) -> None:
     """It shows one interval after the other, until a signal ends it."""
     controller, terminal = pty.openpty()

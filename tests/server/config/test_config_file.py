@@ -86,61 +86,35 @@ def test_a_flag_replaces_the_file_of_the_environment(file: Any, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("metric-listen = 'a:1'", "unknown key 'metric-listen'; did you mean metrics-listen?"),
-        ("metrics_listen = 'a:1'", "unknown key 'metrics_listen'; did you mean metrics-listen?"),
-        ("zzz = 1", r"unknown key 'zzz'$"),
-        ("config = 'x'", "unknown key 'config'"),
-        ("print-config = true", "unknown key 'print-config'"),
-        ("[listening]\nlisten = 'a:1'", r"\[listening\] is a table; write all options at the top"),
+        ("metric-listen = 'a:1'", ":1: unknown key 'metric-listen'; did you mean metrics-listen?"),
+        ("config = 'x'", ":1: unknown key 'config'"),
+        ("print-config = true", ":1: unknown key 'print-config'"),
+        ("[listening]\nlisten = 'a:1'", r":1: \[listening\] is a table"),
         ("device = 'cpu'\nlisten = ", "is not TOML: .* line 2 col"),
         ("device = 'cpu'\ndevice = 'cpu'", 'is not TOML: .*"device"'),
+        ("# listen\n\nlisten = 'a:1'\n  zzz = 1 # zzz\nzz = 2", ":4: unknown key 'zzz'$"),
+        ("tokenizer = [\n  'zzz = 1',\n]\n\nzzz = 1", ":5: "),
+        ("log-level = '''\nzzz = 1\n'''\n'zzz' = 1", ":4: "),
+        ("listen = 'a:1'\nzzz.one = 1\nzzz.two = 2", ":2: "),
+        ("listen = 'a:1'\n\n[zzz]\nlisten = 'a:1'", ":3: "),
+        ("listen = 'a:1'\n[[zzz]]\n[[zzz]]", ":2: "),
+        *(
+            (f"{key} = true", f"{key}: true is not a value of this option")
+            for key in ("max-requests-per-session", "program-milliseconds", "keepalive-seconds", "max-session-age")
+        ),
     ],
 )
-def test_errors(file: Any, text: str, message: str) -> None:
+def test_an_error_has_the_file_and_the_line_of_an_unknown_key(file: Any, text: str, message: str) -> None:
     path = file(text)
-    with pytest.raises(UsageError, match=message) as raised:
+    with pytest.raises(UsageError, match=f"{path}.*{message}" if message[0] != ":" else f"^{path}{message}"):
         read(path)
-    assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("zzz = 1", 1),
-        ("# listen\n\nlisten = 'a:1'\n  zzz = 1 # zzz\nzz = 2", 4),
-        ("tokenizer = [\n  'zzz = 1',\n]\n\nzzz = 1", 5),
-        ("log-level = '''\nzzz = 1\n'''\n'zzz' = 1", 4),
-        ("listen = 'a:1'\nzzz.one = 1\nzzz.two = 2", 2),
-        ("listen = 'a:1'\n\n[zzz]\nlisten = 'a:1'", 3),
-        ("listen = 'a:1'\n[[zzz]]\n[[zzz]]", 2),
-    ],
-)
-def test_an_unknown_key_has_its_line(file: Any, text: str, line: int) -> None:
-    path = file(text)
-    with pytest.raises(UsageError) as raised:
-        read(path)
-    assert str(raised.value).startswith(f"{path}:{line}: ")
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot read the configuration file .*missing\.toml: No such file"):
-        read(tmp_path / "missing.toml")
-    with pytest.raises(UsageError, match="cannot read the configuration file"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "key", ["max-requests-per-session", "program-milliseconds", "keepalive-seconds", "max-session-age"]
-)
-def test_a_boolean_is_no_number(file: Any, key: str) -> None:
-    with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
-        read(file(f"{key} = true"))
-
-
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="cannot read the configuration file"):
-        read(tmp_path / "file")
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "missing.toml", tmp_path, tmp_path / "bytes"):
+        with pytest.raises(UsageError, match=f"cannot read the configuration file {path}"):
+            read(path)
 
 
 @pytest.mark.parametrize(
@@ -196,16 +170,12 @@ def test_passwords_are_hidden(file: Any, url: str, shown: str, monkeypatch: pyte
     text = to_toml(ServerConfig(store=url, store_key="/key"), {"store": "LOGITPORT_STORE"})  # type: ignore[arg-type]
     assert f'store = "{shown}" # LOGITPORT_STORE\n' in text
     assert "secret" not in text
+    assert 'store = "redis://user@h/0"' in to_toml(ServerConfig(store="redis://user@h/0", store_key="/key"), {})  # type: ignore[arg-type]
     path = file(text)
     with pytest.raises(UsageError, match=r"the password is \*\*\*, .* set the URL in LOGITPORT_STORE"):
         read(path)
     monkeypatch.setenv("LOGITPORT_STORE", url)
     assert read(path).store == url
-
-
-def test_a_url_without_a_password_is_printed_whole() -> None:
-    config = ServerConfig(store="redis://user@127.0.0.1:6379/0", store_key="/key")  # type: ignore[arg-type]
-    assert 'store = "redis://user@127.0.0.1:6379/0"' in to_toml(config, {})
 
 
 def test_servers_of_one_host_do_not_read_the_file_again(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

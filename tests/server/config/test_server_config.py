@@ -16,18 +16,6 @@ from logitport_server.lifecycle.start_errors import UsageError
 pytestmark = pytest.mark.usefixtures("no_variables")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"listen": "unix:/a", "advertise": "b"}, "--advertise needs --listen HOST:PORT"),
-        ({"listen": "a:0", "advertise": "b:5"}, "needs a port in --listen"),
-    ],
-)
-def test_addresses_that_contradict_each_other(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        ServerConfig(**options)
-
-
 def test_defaults_are_safe() -> None:
     config = ServerConfig()
     assert not config.enable_custom_logit_processor
@@ -37,11 +25,6 @@ def test_defaults_are_safe() -> None:
 
 def test_client_and_server_have_the_same_message_limit() -> None:
     assert ServerConfig().max_message_bytes == DEFAULT_MAX_MESSAGE_BYTES
-
-
-def test_it_is_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        ServerConfig().device = "cuda"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -68,12 +51,20 @@ def test_it_is_frozen() -> None:
         ("store_key", "key"),  # without a store
         ("max_step_work", 0),
         *(("advertise", value) for value in ("", "0.0.0.0", "a:0", "a,b")),
+        ("tokenizer", ["a=/x", "b=/x", "a=/y"]),
+        ("worker_python", ["3.12=/x", "3.12=/y"]),
         ("nonsense", 1),
     ],
 )
 def test_invalid_values(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         ServerConfig(**{field: value})
+
+
+@pytest.mark.parametrize(("listen", "advertise"), [("unix:/a", "b"), ("a:0", "b:5")])
+def test_addresses_that_contradict_each_other(listen: str, advertise: str) -> None:
+    with pytest.raises(ValidationError, match="--listen"):
+        ServerConfig(listen=listen, advertise=advertise)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +78,6 @@ def test_invalid_values(field: str, value: Any) -> None:
 )
 def test_valid_values(field: str, value: Any) -> None:
     assert getattr(ServerConfig(**{field: value}), field) == value
-
-
-def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")
-    monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
-    monkeypatch.setenv("LOGITPORT_UNRELATED", "x")
-    config = parse(ServerConfig, "logitport serve", [])
-    assert config.enable_custom_logit_processor
-    assert config.listen == "127.0.0.1:1"
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1/0", "rediss://u:p@h:1/2?ssl_ca_certs=/x"])
@@ -114,15 +96,6 @@ def test_every_option_has_a_variable() -> None:
     assert "LOGITPORT_LISTEN" in VARIABLES
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [("tokenizer", ["a=/x", "b=/x", "a=/y"]), ("worker_python", ["3.12=/x", "3.12=/y"])],
-)
-def test_duplicate_names(field: str, values: list[str]) -> None:
-    with pytest.raises(ValidationError, match="is given twice"):
-        ServerConfig(**{field: values})  # type: ignore[arg-type]
-
-
 def test_every_option_has_a_description() -> None:
     assert all(field.description for field in ServerConfig.model_fields.values())
 
@@ -136,10 +109,3 @@ def test_a_program_sets_all_options_itself(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_option_without_its_value_does_not_take_the_next_option(arguments: list[str]) -> None:
     with pytest.raises(UsageError, match=f"{arguments[0]} needs a value, and {arguments[1]} is an option"):
         parse(ServerConfig, "serve", arguments)
-
-
-def test_help_of_a_program_ends_it_without_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(ServerConfig, "serve", ["--help"])
-    assert ended.value.code == 0
-    assert "--listen" in capsys.readouterr().out

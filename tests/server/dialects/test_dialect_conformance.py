@@ -18,7 +18,7 @@ from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 VOCAB = 16
 IDS = st.lists(st.integers(0, VOCAB - 1), max_size=6)
@@ -27,13 +27,18 @@ Seen = list[tuple[list[int], dict[str, Any]]]
 SEEN: Seen = []
 
 
+@classmethod  # type: ignore[misc]
+def check_params(cls: type, params: Any) -> None:
+    """Of a dict, or of vLLM's SamplingParams."""
+    params = getattr(params, "extra_args", params) or {}
+    if "bad" in params:
+        raise InvalidArgument("bad")
+    if "wrong" in params:
+        raise ValueError("wrong is no parameter")
+
+
 class RecordsLogits(CustomLogitProcessor):
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        if "bad" in params:
-            raise InvalidArgument("bad")
-        if "wrong" in params:
-            raise ValueError("wrong is no parameter")
+    validate_params = check_params
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         for params in custom_param_list:
@@ -46,9 +51,7 @@ class RecordsLogits(CustomLogitProcessor):
 class RecordsEdits(EditProcessor):
     """Keeps the ids that it was called with, to detect a lost or repeated one."""
 
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        RecordsLogits.validate_params(params)
+    validate_params = check_params
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -68,12 +71,7 @@ class RecordsEdits(EditProcessor):
 class RecordsBatches(LogitsProcessor):
     """Follows the batch updates itself."""
 
-    @classmethod
-    def validate_params(cls, sampling_params: Any) -> None:
-        if "bad" in (sampling_params.extra_args or {}):
-            raise ValueError("bad")
-        if "wrong" in (sampling_params.extra_args or {}):
-            raise ValueError("wrong is no parameter")
+    validate_params = check_params
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         assert vllm_config.model_config.get_vocab_size() == VOCAB
@@ -103,9 +101,7 @@ class RecordsBatches(LogitsProcessor):
 
 
 class RecordsRequests(AdapterLogitsProcessor):
-    @classmethod
-    def validate_params(cls, sampling_params: Any) -> None:
-        RecordsBatches.validate_params(sampling_params)
+    validate_params = check_params
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -122,7 +118,7 @@ class RecordsRequests(AdapterLogitsProcessor):
 class RecordsSlots(SlotLogitsProcessor):
     """Reads the buffers of each row's slot."""
 
-    validate_params = RecordsBatches.validate_params
+    validate_params = check_params
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         assert req_states.vocab_size == VOCAB
@@ -142,15 +138,13 @@ class RecordsSlots(SlotLogitsProcessor):
 class RecordsScores:
     """A processor with transformers' interface."""
 
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        RecordsLogits.validate_params(params)
+    validate_params = check_params
 
     def __init__(self, **params: Any) -> None:
         self.params = params
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        assert scores.shape == (1, VOCAB)
+        assert (input_ids.dtype, input_ids.shape[0], scores.shape) == (torch.int64, 1, (1, VOCAB))
         SEEN.append((input_ids[0].tolist(), self.params))
         return scores.clone()
 
@@ -158,9 +152,7 @@ class RecordsScores:
 class RecordsRows(BaseLogitsProcessor):
     """A processor for NVIDIA Dynamo."""
 
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        RecordsLogits.validate_params(params)
+    validate_params = check_params
 
     def __init__(self, **params: Any) -> None:
         self.params = params
@@ -219,47 +211,33 @@ def call(dialect: Dialect, requests: list[DialectRequest]) -> Seen:
 
 
 @every_dialect
-@given(prompt=IDS, output=IDS, then=IDS)
-def test_a_request_may_start_anywhere_and_go_on(
-    processor: type[Any], prompt: list[int], output: list[int], then: list[int]
+@given(prompt=IDS, output=IDS, grown=IDS, kept=st.integers(0, 12), missed=IDS, then=IDS)
+def test_a_processor_sees_the_history_wherever_it_starts_grows_is_cut_back_or_missed_ids(
+    processor: type[Any],
+    prompt: list[int],
+    output: list[int],
+    grown: list[int],
+    kept: int,
+    missed: list[int],
+    then: list[int],
 ) -> None:
     dialect = dialect_of(processor)
     request = DialectRequest(dialect, prompt, output, {"a": 1})
     assert call(dialect, [request]) == [(prompt + output, {"a": 1})]
-    for token_id in then:
+    for token_id in grown:
         request.append(token_id)
-    assert call(dialect, [request]) == [(prompt + output + then, {"a": 1})]
-
-
-@every_dialect
-@given(prompt=IDS, output=IDS, kept=st.integers(0, 6), then=IDS)
-def test_a_history_that_is_cut_back(
-    processor: type[Any], prompt: list[int], output: list[int], kept: int, then: list[int]
-) -> None:
-    dialect = dialect_of(processor)
-    request = DialectRequest(dialect, prompt, [], {})
-    for token_id in output:
-        request.append(token_id)
-    call(dialect, [request])
-    output = output[:kept]
+    assert call(dialect, [request]) == [(prompt + output + grown, {"a": 1})]
+    dialect.check_rebuildable(request.state)
+    output = (output + grown)[:kept]
     request.rewind(len(prompt) + len(output))
     for token_id in then:
         request.append(token_id)
-    assert call(dialect, [request]) == [(prompt + output + then, {})]
-
-
-@every_dialect
-@given(prompt=IDS, missed=IDS, then=IDS)
-def test_state_that_missed_ids_is_rebuilt(
-    processor: type[Any], prompt: list[int], missed: list[int], then: list[int]
-) -> None:
-    dialect = dialect_of(processor)
-    request = DialectRequest(dialect, prompt, [], {})
+    assert call(dialect, [request]) == [(prompt + output + then, {"a": 1})]
     request.history.extend(missed)
     dialect.rebuild(request.state)
     for token_id in then:
         request.append(token_id)
-    assert call(dialect, [request]) == [(prompt + missed + then, {})]
+    assert call(dialect, [request]) == [(prompt + output + then + missed + then, {"a": 1})]
 
 
 @every_dialect
@@ -286,22 +264,3 @@ def test_parameters_are_checked_by_the_processor(processor: type[Any]) -> None:
         dialect.validate({"bad": 1}, {})
     with pytest.raises(InvalidArgument, match=f"{dialect.name}: wrong is no parameter"):
         dialect.validate({"wrong": 1}, {})
-
-
-@every_dialect
-def test_a_dialect_either_edits_or_processes_logits(processor: type[Any]) -> None:
-    dialect = dialect_of(processor)
-    if dialect.reads_logits:
-        with pytest.raises(NotImplementedError):
-            dialect.edit([])
-    else:
-        with pytest.raises(NotImplementedError):
-            dialect.process([], torch.zeros(0, VOCAB))
-
-
-@every_dialect
-def test_state_that_follows_from_the_history_can_be_rebuilt(processor: type[Any]) -> None:
-    dialect = dialect_of(processor)
-    request = DialectRequest(dialect, [1], [2], {"a": 1})
-    call(dialect, [request])
-    dialect.check_rebuildable(request.state)

@@ -12,11 +12,11 @@ from logitport.core import compiled
 from logitport.edits import EditKind
 from logitport.errors import InvalidArgument
 from logitport.stateful import is_compiled
-from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+from logitport_builtins import DisallowedTokens, NoRepeatNGram
 from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.sglang_names import Qwen3ThinkingBudgetLogitProcessor
 from logitport_session.dialects.base import RequestContext, by_row
-from logitport_session.dialects.edits import EditDialect
+from logitport_session.dialects.edit_dialect import EditDialect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,13 +79,6 @@ def test_the_rows_of_a_call() -> None:
     assert edits_of(dialect, first, second) == [[], [(EditKind.DENY, [6, 8])]]
 
 
-@NEEDS_CORE
-def test_the_state_of_a_built_in_is_compiled() -> None:
-    dialect, state = started(NoRepeatNGram(), {"ngram_size": 2}, [1, 2, 1])
-    assert dialect.compiled_state(state) is state.state
-    assert is_compiled(state.state)
-
-
 def test_a_subclass_that_overrides_a_method_is_called() -> None:
     dialect, state = started(AlsoDeniesSeven(), {"ngram_size": 2}, [1, 2, 1])
     assert dialect.compiled_state(state) is None
@@ -123,10 +116,6 @@ class DeniesEightByState(DisallowedTokens):
         request.state = EightAsState(np.array([4], np.int32))
 
 
-class PlainSubclass(TokenList):
-    """Overrides nothing."""
-
-
 @pytest.mark.parametrize("kind", [DeniesEightByObject, DeniesEightByLookup, DeniesEightByState])
 def test_each_other_way_to_override_a_method(kind: type[DisallowedTokens]) -> None:
     dialect, state = started(kind(), {"token_ids": [4]}, [1])
@@ -135,8 +124,11 @@ def test_each_other_way_to_override_a_method(kind: type[DisallowedTokens]) -> No
 
 
 @NEEDS_CORE
-def test_a_plain_subclass_of_a_compiled_state_is_compiled() -> None:
-    assert is_compiled(PlainSubclass(np.array([4], np.int32)))
+def test_states_of_built_ins_are_compiled_and_those_of_subclasses_that_override_nothing() -> None:
+    dialect, state = started(NoRepeatNGram(), {"ngram_size": 2}, [1, 2, 1])
+    assert dialect.compiled_state(state) is state.state
+    assert is_compiled(state.state)
+    assert is_compiled(type("Plain", (TokenList,), {})(np.array([4], np.int32)))
 
 
 @NEEDS_CORE
@@ -145,12 +137,6 @@ def test_a_state_may_be_replaced_by_another_object() -> None:
     state.state = None
     with pytest.raises(InvalidArgument, match="no compiled state"):
         dialect.edit([state])
-
-
-def test_a_list_needs_no_new_ids() -> None:
-    dialect, state = started(DisallowedTokens(), {"token_ids": [4]}, [1])
-    assert dialect.token_callback(state) is None
-    assert edits_of(dialect, state) == [[(EditKind.DENY, [4])]]
 
 
 def test_lists_are_not_turned_into_bitmasks() -> None:
@@ -186,8 +172,3 @@ def test_ids_outside_the_vocabulary_stay_in_the_edits() -> None:
     narrow.history.append(198)
     dialect.rebuild(narrow)
     assert edits_of(dialect, narrow) == [[(EditKind.FORCE, [151668])]]
-
-
-def test_a_budget_without_limit() -> None:
-    dialect, state = started(ThinkingBudget(), {"thinking_budget": 2**70, "preset": "qwen3"}, [151667], 200_000)
-    assert edits_of(dialect, state) == [[]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,11 +13,11 @@ from logitport.core.history import History
 from logitport_programs.parameters import MAX_TOKEN_ID, Columns
 from logitport_programs.program import Parameter
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element, Size
-from logitport_session.dialects import Dialect, RequestContext, program
+from logitport_session.dialects import Dialect, RequestContext, program_dialect
 from logitport_session.dialects.base import States
-from logitport_session.dialects.program import ProgramDialect
+from logitport_session.dialects.program_dialect import ProgramDialect
 from logitport_session.dialects.shared_runner import SharedRunner
 from tests.programs.runtime import build
 from tests.programs.runtime.memory import plan_of
@@ -50,14 +51,6 @@ def test_it_equals_the_runner() -> None:
         assert not dialect.failed
 
 
-def test_parameters_are_of_the_states_of_the_call() -> None:
-    dialect = ProgramDialect(build.temperature(), "t")
-    two, four = ({"temperature": each} for each in (2.0, 4.0))
-    for params in ([two, four], [four, two], [two, two]):
-        logits = dialect.process(states_of(dialect, params), torch.full((2, VOCAB), 8.0))
-        assert logits[:, 0].tolist() == [8 / each["temperature"] for each in params]
-
-
 def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are padded for the rows of a part only."""
     write = build.Writer()
@@ -65,7 +58,7 @@ def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     write("scatter_drop", write("logits"), write("parameter", parameter="ids"), removed)
     ids = Parameter("ids", Element.INT64, 0.0, 0, MAX_TOKEN_ID, 3)
     dialect = ProgramDialect(write.verified(ids), "x")
-    monkeypatch.setattr(program, "_RUNNER", SharedRunner(max_work=1))
+    monkeypatch.setattr(program_dialect, "_RUNNER", SharedRunner(max_work=1))
     states = states_of(dialect, [{"ids": [1]}, {}, {"ids": [4, 2, 0]}])
     for _ in range(2):
         logits = dialect.process(states, torch.zeros(3, VOCAB))
@@ -94,22 +87,6 @@ def test_histories_grow_and_are_cut_back() -> None:
     check()
     dialect.rebuild(states[0])
     check()
-
-
-def test_counts_follow_a_history_that_is_cut_back() -> None:
-    write = build.Writer()
-    counts = write("cast", write("token_counts", flag=True), element=Element.LOGITS)
-    write("subtract", write("logits"), counts)
-    dialect = ProgramDialect(write.verified(), "counts")
-    history = History([1], [3, 3])
-    states = states_of(dialect, [{}], [history])
-    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, 0, -2, 0]]
-    history.extend([4, 3])
-    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, 0, -3, -1]]
-    history.rewind(2)
-    dialect.rewind(states[0])
-    history.append(2)
-    assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, -1, -1, 0]]
 
 
 def test_only_programs_that_read_histories_follow_drafts() -> None:
@@ -191,6 +168,22 @@ def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     assert torch.equal(logits, expected)
     with pytest.raises(LimitExceeded):
         SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params).part, ())
+
+
+def test_numpy_logits_have_the_same_results_and_limits() -> None:
+    verified, params = build.top_p(), [{"top_p": row / 20} for row in range(20)]
+    logits, expected = random_logits(20).numpy(), random_logits(20)
+    columns = Columns.checked(verified, params).part
+    Runner().apply(verified, expected, slice(None), params)
+    assert not SharedRunner(max_work=1).apply(verified, logits, columns, ())
+    np.testing.assert_array_equal(logits, expected.numpy())
+    before = logits.copy()
+    with pytest.raises(LimitExceeded, match="the limit is 16"):
+        SharedRunner(max_bytes=16).apply(verified, logits, columns, ())
+    np.testing.assert_array_equal(logits, before)
+    failed = SharedRunner(max_work=1).apply(verified, logits, columns, (), seconds=0.0)
+    assert list(failed)[-1] == 19
+    assert min(failed) >= 1, "the first part always runs"
 
 
 def test_rows_that_are_left_when_the_time_is_up_fail() -> None:

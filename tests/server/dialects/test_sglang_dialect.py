@@ -72,16 +72,6 @@ def test_a_subclass_of_a_logits_free_processor_that_reads_logits() -> None:
     assert dialect.process([state], torch.zeros(1, 8)).tolist() == [[1.0] * 8]
 
 
-def test_a_processor_without_base_class_and_without_validate_params() -> None:
-    class Plain:
-        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-            return logits
-
-    dialect, state, _ = started(Plain())  # type: ignore[arg-type]
-    dialect.validate({"anything": 1}, {})
-    assert dialect.process([state], torch.zeros(1, 8)).shape == (1, 8)
-
-
 class Configured(CustomLogitProcessor):
     """Has attributes that only `__init__` sets."""
 

@@ -8,12 +8,12 @@ import pytest
 
 from logitport import payload
 from logitport_runner.process_executor import ProcessExecutor
-from logitport_sandbox import LAYERS
 from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session.processor_sources.source import Source
 from logitport_session.trust.principals import Party, TrustDomain
+from tests.server.lent_workers import missing_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,9 @@ SHORT_CALL_SECONDS = 1.0
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[ProcessExecutor]:
     """Forks the workers of all files: its start takes seconds of CPU time."""
-    yield from _executor(CALL_SECONDS, quarantine_after=3)
+    executor = start_executor()
+    yield executor
+    executor.close()
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +43,32 @@ def workers(zygote: ProcessExecutor) -> Iterator[ProcessExecutor]:
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[ProcessExecutor]:
     """Real workers with a short deadline for calls. None is quarantined for missing it."""
-    yield from _executor(SHORT_CALL_SECONDS, quarantine_after=1000)
-
-
-def _executor(call_seconds: float, quarantine_after: int) -> Iterator[ProcessExecutor]:
-    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    executor = ProcessExecutor(Deadlines(call_seconds, LOAD_SECONDS), quarantine_after, without=missing)
-    executor.ready()
+    executor = start_executor(SHORT_CALL_SECONDS, quarantine_after=1000)
     yield executor
     executor.close()
+
+
+@pytest.fixture
+def make_executor() -> Iterator[Callable[..., ProcessExecutor]]:
+    """Starts executors of a test's own, with the arguments of `start_executor`."""
+    made: list[ProcessExecutor] = []
+
+    def make(*arguments: Any, **options: Any) -> ProcessExecutor:
+        made.append(start_executor(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for executor in made:
+        executor.close()
+
+
+def start_executor(call_seconds: float = CALL_SECONDS, quarantine_after: int = 3, **options: Any) -> ProcessExecutor:
+    """Start an executor with real workers, in the layers of the sandbox that this machine has."""
+    executor = ProcessExecutor(
+        Deadlines(call_seconds, LOAD_SECONDS), quarantine_after, without=missing_layers(), **options
+    )
+    executor.ready()
+    return executor
 
 
 @pytest.fixture(params=["inline", "process"])

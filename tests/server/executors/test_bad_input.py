@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import InvalidArgument, LogitportError, NotFound, PayloadError, ProcessorFailed, Request, payload
+from logitport import InvalidArgument, LogitportError, PayloadError, ProcessorFailed, Request, payload
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
@@ -23,7 +23,7 @@ from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.engine_session import session_admissions, session_steps
 from logitport_session.engine_session.apply import apply
-from logitport_session.engine_session.session import EngineSession
+from logitport_session.engine_session.engine_session import EngineSession
 from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 
 if TYPE_CHECKING:
@@ -50,61 +50,26 @@ class AddTwo(AddOne):
 
 LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
 
-REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
-    "unknown built-in": (
-        {"processors": [("unknown", {})]},
-        NotFound,
-        "'unknown'; installed are .*thinking_budget",
-    ),
-    "unknown name": ({"processors": [("team/unknown", {})]}, NotFound, "'team/unknown'; register it first"),
-    "unknown digest": ({"processors": [("0" * 64, {})]}, NotFound, "register it first"),
-    "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, PayloadError, '"callable" must hold hexadecimal'),
-    "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, PayloadError, "not a pickle"),
-    "not JSON": ({"processors": [("{callable", {})]}, PayloadError, "not JSON"),
-    "no callable": ({"processors": [('{"klass": ""}', {})]}, PayloadError, 'no "callable": make it with .*to_str'),
-    "not a class": (
-        {"processors": [(json.dumps({"callable": pickle.dumps(7).hex()}), {})]},
-        PayloadError,
-        "a int is no processor",
-    ),
-    "no such module": (
-        {"processors": [(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {})]},
-        PayloadError,
-        r"nowhere\.Nobody, which is not here .* install it on the server",
-    ),
-    "raising __init__": ({"processors": [(RaisesInInit, {})]}, PayloadError, "RaisesInInit raised .*no table for me"),
-    "another Python, labelled": (
-        {"processors": [(LABELLED, {})]},
-        PayloadError,
-        r"Python 3\.9 .*ship it from Python",
-    ),
-    "another Python, no label": (
-        {"processors": [(code_of_another_python(), {})]},
-        PayloadError,
-        "ship it from Python",
-    ),
-    "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidArgument, "token_ids"),
-    "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidArgument, "token_ids"),
-    "parameters that a class refuses": (
-        {"processors": [(RequiresFloat, {"strength": 1})]},
-        InvalidArgument,
-        "strength must be a number",
-    ),
+# The processor, its parameters, and the error.
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[LogitportError], str]] = {
+    "no pickle": ('{"callable": "00ff"}', {}, PayloadError, "not a pickle"),
+    "not a class": (json.dumps({"callable": pickle.dumps(7).hex()}), {}, PayloadError, "a int is no processor"),
+    "no such module": (json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {}, PayloadError, r"nowhere\.Nobody"),
+    "raising __init__": (RaisesInInit, {}, PayloadError, "RaisesInInit raised .*no table for me"),
+    "another Python, labelled": (LABELLED, {}, PayloadError, r"Python 3\.9"),
+    "another Python, no label": (code_of_another_python(), {}, PayloadError, "ship it from Python"),
+    "parameters": ("disallowed_tokens", {"token_ids": "x"}, InvalidArgument, "token_ids"),
+    "parameters that are missing": ("disallowed_tokens", {}, InvalidArgument, "token_ids"),
+    "parameters that a class refuses": (RequiresFloat, {"strength": 1}, InvalidArgument, "strength must be a number"),
     "parameters that a class refuses with a ValueError": (
-        {"processors": [(RequiresFloat, {"strength": -1.0})]},
+        RequiresFloat,
+        {"strength": -1.0},
         InvalidArgument,
         "RequiresFloat.*: strength must not be negative",
     ),
-    "validate_params that raises": ({"processors": [(RequiresFloat, {})]}, ProcessorFailed, "KeyError: 'strength'"),
-    "a parameter outside the vocabulary": (
-        {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},
-        InvalidArgument,
-        str(VOCAB),
-    ),
-    "id outside the vocabulary": ({"prompt_token_ids": [1, VOCAB]}, InvalidArgument, r"prompt_token_ids\[1\] is 32"),
-    "id -1": ({"output_token_ids": [-1]}, InvalidArgument, r"output_token_ids\[0\] is -1: .*\[0, 32\)"),
+    "validate_params that raises": (RequiresFloat, {}, ProcessorFailed, "KeyError: 'strength'"),
+    "a parameter outside the vocabulary": ("disallowed_tokens", {"token_ids": [VOCAB]}, InvalidArgument, str(VOCAB)),
 }
-refused = pytest.mark.parametrize("name", REFUSED)
 
 
 def check(error: LogitportError, expected: type[LogitportError], message: str) -> None:
@@ -145,30 +110,18 @@ def add(session: EngineSession, *requests: Request) -> processing_pb2.RequestsAd
     return reply
 
 
-@refused
-@pytest.mark.parametrize("on_error", ["abort", "skip"])
-def test_a_request_that_is_refused_in_apply(open_session: Open, name: str, on_error: Any) -> None:
-    fields, expected, message = REFUSED[name]
-    logits, response = apply_requests(open_session, GOOD, Request(**fields, on_error=on_error), GOOD)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_request_that_is_refused(open_session: Open, name: str) -> None:
+    """The registry and the session refuse others, for any executor."""
+    processor, params, expected, message = REFUSED[name]
+    refused = Request(processors=[(processor, params)], on_error="skip")
+    logits, response = apply_requests(open_session, GOOD, refused, GOOD)
     (failure,) = response.failures
-    assert (failure.slot, failure.skipped) == (1, on_error == "skip")
+    assert (failure.slot, failure.skipped) == (1, True)
     check(from_proto(failure.error), expected, message)
     assert good_row(logits[0])
     assert good_row(logits[2])
-    if on_error == "skip":
-        assert not logits[1].any()
-
-
-@refused
-def test_a_request_that_is_refused_in_a_session(open_session: Open, name: str) -> None:
-    fields, expected, message = REFUSED[name]
-    session = open_session(processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32"))
-    (failure,) = add(session, GOOD, Request(**fields)).failures
-    assert failure.slot == 1
-    check(from_proto(failure.error), expected, message)
-    logits, failures = run_step(session, [GOOD])
-    assert not failures
-    assert good_row(logits[0])
+    assert not logits[1].any()
 
 
 def int32(values: Iterable[int]) -> bytes:
@@ -188,7 +141,8 @@ def run_step(
         ),
     )
     edits = processing_pb2.StepEdits()
-    session_steps.step(session, frame, edits)
+    data = processing_pb2.SessionRequest(seq=1, step=frame).SerializeToString()
+    session_steps.step(session, frame, data, edits)
     assert not edits.failures
     assert edits.logits_rows == int32(range(len(requests)))
     message = processing_pb2.StepLogits()

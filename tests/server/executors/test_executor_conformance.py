@@ -16,7 +16,6 @@ from logitport import (
     EditRequest,
     History,
     InvalidArgument,
-    LogitportError,
     PayloadError,
     ProcessorFailed,
     RowEdits,
@@ -173,7 +172,7 @@ def process(dialect: Dialect, logits: torch.Tensor, *requests: TrackedRequest) -
 
 @pytest.mark.parametrize("name", BUILTIN_EDITS)
 def test_built_ins_run_in_this_process(executor: Executor, name: str) -> None:
-    dialect = executor.host(Source(name, installed=BUILTIN_EDITS[name]))
+    dialect = executor.load(Source(name, installed=BUILTIN_EDITS[name]))
     assert not dialect.shipped
     assert not dialect.isolated
     assert not dialect.reads_logits
@@ -182,7 +181,7 @@ def test_built_ins_run_in_this_process(executor: Executor, name: str) -> None:
 @settings(max_examples=examples(15))
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), operations=OPERATIONS)
 def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[int], operations: list[Any]) -> None:
-    dialect = executor.host(ship(DeniesHistory))
+    dialect = executor.load(ship(DeniesHistory))
     request, other = TrackedRequest(dialect, prompt), TrackedRequest(dialect, [9], output=[8])
     for operation in operations:
         if operation == "step":
@@ -198,14 +197,14 @@ def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[
 
 
 def test_one_request_in_several_rows(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(DeniesHistory))
+    dialect = executor.load(ship(DeniesHistory))
     request = TrackedRequest(dialect, [3])
     request.append(4)
     assert denied(dialect, request, request, request) == [[3, 4]] * 3
 
 
 def test_the_context_has_tokenizer_eos_ids_and_drafts(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(DeniesContext))
+    dialect = executor.load(ship(DeniesContext))
     default, request = TrackedRequest(dialect, [3]), TrackedRequest(dialect, [3])
     request.state = dialect.start(RequestContext("r", request.history, {}, VOCAB, "a/tokenizer", (7, 9)), {})
     request.advance = dialect.token_callback(request.state)
@@ -223,7 +222,7 @@ def test_the_context_has_tokenizer_eos_ids_and_drafts(executor: Executor, ship: 
 
 @pytest.mark.parametrize("kind", ["deny", "allow", "allow none", "force", "bias", "bitmask", "many", "nothing"])
 def test_edits_arrive_unchanged(executor: Executor, ship: Ship, kind: str) -> None:
-    dialect = executor.host(ship(EveryEdit))
+    dialect = executor.load(ship(EveryEdit))
     assert not dialect.reads_logits
     requests = [TrackedRequest(dialect, [1], {"kind": kind}), TrackedRequest(dialect, [1], {"kind": "nothing"})]
     row_edits, expected = by_row(dialect.edit([one.state for one in requests]), 2), RowEdits()
@@ -237,7 +236,7 @@ def test_edits_arrive_unchanged(executor: Executor, ship: Ship, kind: str) -> No
 
 
 def test_errors_of_one_request(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(DeniesHistory))
+    dialect = executor.load(ship(DeniesHistory))
     with pytest.raises(InvalidArgument, match="bad is not good"):
         dialect.validate({"bad": 1}, {})
     with pytest.raises((KeyError, ProcessorFailed), match="worse"):
@@ -251,7 +250,7 @@ def test_errors_of_one_request(executor: Executor, ship: Ship) -> None:
 
 
 def test_logits(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(AddLength))
+    dialect = executor.load(ship(AddLength))
     assert dialect.reads_logits
     first, second = TrackedRequest(dialect, [1, 2]), TrackedRequest(dialect, [3])
     second.append(4)
@@ -269,7 +268,7 @@ def test_logits(executor: Executor, ship: Ship) -> None:
 
 @pytest.mark.parametrize("how", ["new", "double", "half", "view"])
 def test_kinds_of_results(executor: Executor, ship: Ship, how: str) -> None:
-    dialect = executor.host(ship(Returns))
+    dialect = executor.load(ship(Returns))
     requests = [TrackedRequest(dialect, [1], {"how": how}) for _ in range(2)]
     logits = torch.tensor([[1.0] * VOCAB, [2.0] * VOCAB])
     expected = [2.0, 1.0] if how == "view" else [2.0, 3.0]
@@ -277,7 +276,7 @@ def test_kinds_of_results(executor: Executor, ship: Ship, how: str) -> None:
 
 
 def test_an_error_does_not_affect_the_next_call(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(Returns))
+    dialect = executor.load(ship(Returns))
     with pytest.raises((ZeroDivisionError, ProcessorFailed), match="zero"):
         process(dialect, torch.ones(1, VOCAB), TrackedRequest(dialect, [1], {"how": "raises"}))
     assert process(dialect, torch.ones(1, VOCAB), TrackedRequest(dialect, [1], {"how": "new"}))[0, 0] == 2
@@ -303,14 +302,14 @@ class UsesTorch(CustomLogitProcessor):
 
 
 def test_common_torch_operations(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(UsesTorch))
+    dialect = executor.load(ship(UsesTorch))
     for rows in (1, 700):  # torch uses one thread for few rows, several for many
         request = TrackedRequest(dialect, [1])
         assert (process(dialect, torch.rand(rows, VOCAB), *[request] * rows) == 3).all()
 
 
 def test_state_that_does_not_follow_from_the_history(executor: Executor, ship: Ship) -> None:
-    dialect = executor.host(ship(AddLength))
+    dialect = executor.load(ship(AddLength))
     counting, plain = TrackedRequest(dialect, [1], {"count": True}), TrackedRequest(dialect, [1])
     dialect.check_rebuildable(counting.state)
     process(dialect, torch.zeros(2, VOCAB), counting, plain)
@@ -321,18 +320,18 @@ def test_state_that_does_not_follow_from_the_history(executor: Executor, ship: S
 
 
 def test_state_in_the_instance(executor: Executor, ship: Ship) -> None:
-    first, second = executor.host(ship(Remembers)), executor.host(ship(Remembers))
+    first, second = executor.load(ship(Remembers)), executor.load(ship(Remembers))
     request, other = TrackedRequest(first, [1]), TrackedRequest(second, [1])
     for calls in (1, 2):
         assert process(first, torch.zeros(1, VOCAB), request)[0, 0] == calls
-    assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each hosted processor has its own instance
+    assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each loaded processor has its own instance
     with pytest.raises(StateLost):
         first.check_rebuildable(request.state)
 
 
 def test_a_class_that_cannot_be_instantiated(executor: Executor, ship: Ship) -> None:
     with pytest.raises(PayloadError, match=r"RaisesInInit raised .*no table"):
-        executor.host(ship(RaisesInInit))
+        executor.load(ship(RaisesInInit))
 
 
 def test_loads_are_counted(executor: Executor, ship: Ship) -> None:
@@ -342,11 +341,5 @@ def test_loads_are_counted(executor: Executor, ship: Ship) -> None:
         executor_name = f"{type(executor).__name__}"
 
     for _ in range(3):
-        executor.host(ship(Fresh, tenant="fresh"))
+        executor.load(ship(Fresh, tenant="fresh"))
     assert (executor.hits - before[0], executor.misses - before[1]) == (2, 1)
-
-
-def test_errors_are_serializable(executor: Executor, ship: Ship) -> None:
-    with pytest.raises(LogitportError) as raised:
-        executor.host(ship(RaisesInInit))
-    assert raised.value.message

@@ -9,11 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import socket
-import threading
-from collections import deque
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,28 +16,26 @@ import torch
 from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
-from logitport.system.cuda_ipc import CudaError
-from logitport_runner.process_executor import ProcessExecutor
-from logitport_sandbox import LAYERS
-from logitport_server.executors.calls import admission, remote
+from logitport_server.executors.calls import admission_runner, remote_dialect
 from logitport_server.executors.calls.domain_workers import DomainWorkers
-from logitport_server.executors.calls.shared_rows import SharedRows
 from logitport_server.executors.calls.worker import Deadlines, Worker
 from logitport_server.executors.worker_processes.gpu import Gpu
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.worker import gpu as in_worker
 from logitport_server.worker import messages
-from logitport_server.worker.output import Output
-from logitport_server.worker.serve import _Worker, serve
+from logitport_server.worker import open_gpu as in_worker
 from logitport_session.dialects import RequestContext
 from logitport_session.trust.principals import Party, TrustDomain
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
+from tests.server.executors.thread_workers import fork
+from tests.server.lent_workers import missing_layers
 from tests.toy_processors import DoubleInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
+    from logitport_runner.process_executor import ProcessExecutor
     from logitport_session.processor_sources.source import Source
 
 VOCAB = 8
@@ -72,17 +65,6 @@ class RunsOutOfMemoryInOneRow(LogitsProcessor):
             raise RuntimeError("no memory") from error
 
 
-class OnThread(WorkerProcess):
-    """A worker that runs on a thread of this process. Killing it closes its connection."""
-
-    def kill(self) -> None:
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def request_stack(self) -> None:
-        """The signal would go to this process."""
-
-
 class GpuServer:
     """The server's side: a GPU, and workers that run on threads.
 
@@ -96,7 +78,7 @@ class GpuServer:
         self.server, self.worker = RecordedCuda(self.recorded, "server"), RecordedCuda(self.recorded, "worker")
         self.granted = {"alice"}
         self.gpu = Gpu(self.server, ["/dev/nvidia0"], lambda name: name in self.granted)  # type: ignore[arg-type]
-        self.processes: list[OnThread] = []
+        self.processes: list[WorkerProcess] = []
 
     def dialect(self, source: Source, owner: str = "alice") -> Any:
         domain = TrustDomain(owner, Party("engine"))
@@ -105,7 +87,7 @@ class GpuServer:
         def new_worker() -> Worker:
             return Worker(domain, lambda _: self._zygote(domain), DEADLINES, quarantine, self.gpu)
 
-        return remote.RemoteDialect(source, DomainWorkers(new_worker))
+        return remote_dialect.RemoteDialect(source, DomainWorkers(new_worker))
 
     @property
     def record(self) -> list[str]:
@@ -118,18 +100,8 @@ class GpuServer:
         return Zygote
 
     def _fork(self, *, holds_gpu: bool) -> Future[WorkerProcess]:
-        server_end, worker_end = socket.socketpair()
-        ended: Future[int] = Future()
-
-        def run() -> None:
-            with worker_end, suppress(CudaError, OSError):
-                serve(worker_end, Output())
-            ended.set_result(1)
-
-        threading.Thread(target=run, daemon=True).start()
-        self.processes.append(OnThread(server_end, os.pidfd_open(os.getpid()), ended, holds_gpu=holds_gpu))
-        forked: Future[WorkerProcess] = Future()
-        forked.set_result(self.processes[-1])
+        forked = fork(holds_gpu=holds_gpu)
+        self.processes.append(forked.result())
         return forked
 
 
@@ -252,23 +224,6 @@ def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source
     assert gpu_server.record.count("server: unmap") == 2
 
 
-def test_memory_is_kept_if_its_work_never_ends(
-    gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from logitport_session.shared_memory import device_regions
-
-    monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(device_regions, "_kept_open", kept := [])
-    dialect = gpu_server.dialect(ship(DoubleInPlace))
-    process(dialect)
-    gpu_server.server.idle = False
-    del dialect
-    gc.collect()
-    (memory,) = kept
-    assert "server: unmap" not in gpu_server.record
-    memory.close()
-
-
 @pytest.mark.parametrize(("quick_part", "opened"), [(math.inf, 1), (-1.0, 2)], ids=["quick", "slow"])
 def test_an_admission_beside_other_requests_opens_no_gpu_until_it_has_calls(
     gpu_server: GpuServer,
@@ -277,11 +232,11 @@ def test_an_admission_beside_other_requests_opens_no_gpu_until_it_has_calls(
     quick_part: float,
     opened: int,
 ) -> None:
-    monkeypatch.setattr(admission, "_QUICK_PART", quick_part)
+    monkeypatch.setattr(admission_runner, "_QUICK_PART", quick_part)
     running = gpu_server.dialect(ship(DoubleInPlace))
     state = running.start(RequestContext("r", History([1]), {}, VOCAB), {})
     assert gpu_server.record.count("worker: open_gpu") == 1
-    other = remote.RemoteDialect(ship(ReturnsNew), running.worker.group)
+    other = remote_dialect.RemoteDialect(ship(ReturnsNew), running.worker.group)
     assert [process.holds_gpu for process in gpu_server.processes] == [True, True]
     assert gpu_server.record.count("worker: open_gpu") == 1
     process(other)
@@ -354,39 +309,10 @@ def test_a_worker_whose_cuda_is_broken_ends(gpu_server: GpuServer, ship: Callabl
     assert len(gpu_server.processes) == 2
 
 
-def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) -> None:
-    """The server does not send such a call."""
-    shipped = ship(DoubleInPlace).payload
-    assert shipped is not None
-    worker = _Worker(Output())
-    host = messages.Host(
-        processor=1, name="x", digest=shipped.digest, python=shipped.python, dill=shipped.dill, gpu=None
-    )
-    reply, _ = worker.answer(host, [memoryview(shipped.data), memoryview(b"")], [])
-    assert isinstance(reply, messages.HostReply)
-    assert not reply.gpu_error
-    descriptor = os.memfd_create("x")
-    call = messages.OpenGpuMemory(processor=1, memory=messages.WorkerMemory(1, 4096))
-    reply, _ = worker.answer(call, [], deque([descriptor]))
-    assert isinstance(reply, messages.ErrorReply)
-    assert "this worker uses no GPU" in reply.error.message
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
-
-
-def test_logits_of_another_device_use_no_gpu_memory(gpu_server: GpuServer) -> None:
-    gpu_server.server.device = torch.device("meta")
-    shared = SharedRows(gpu_server.gpu, TrustDomain("alice", Party("engine")))
-    holder: Any = type("Process", (), {"uses_gpu": True})()
-    shared.share(torch.ones(1, VOCAB), holder, object(), lambda *_: pytest.fail("GPU memory was opened"))
-    assert gpu_server.gpu.calls == {"device": 0, "host": 0}
-
-
 class Touches(CustomLogitProcessor):
     """Adds 1 if the device node can be opened."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        import os
 
         try:
             os.close(os.open("/dev/full", os.O_RDWR))
@@ -397,30 +323,26 @@ class Touches(CustomLogitProcessor):
 
 @pytest.mark.slow
 def test_only_workers_of_permitted_authors_have_the_device_nodes(
-    ship: Callable[..., Source], caplog: pytest.LogCaptureFixture
+    ship: Callable[..., Source], make_executor: Callable[..., ProcessExecutor], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The workers have no CUDA: they report that, and their rows go through host memory."""
-    if missing := [layer.name for layer in LAYERS if layer.missing() is not None]:
+    if missing := missing_layers():
         pytest.skip(f"this machine lacks {missing}, and without them all workers can see the nodes")
     server: Any = RecordedCuda(RecordedGpu(), "server")
     server.device = torch.device("cuda", 0)  # no logits of this device occur
     gpu = Gpu(server, ["/dev/full"], {"engine"}.__contains__)
-    executor = ProcessExecutor(DEADLINES, 3, gpu=gpu)
-    try:
-        executor.ready()
-        source = ship(Touches)
-        without_scope = type(source)(
-            source.key, payload=source.payload, domain=TrustDomain("another", Party("another", "a"))
-        )
-        for shipped, added in ((source, 1.0), (without_scope, 0.0)):
-            dialect = executor.host(shipped)
-            state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
-            assert dialect.process([state], torch.zeros(1, VOCAB)).tolist() == [[added] * VOCAB]
-        assert gpu.refusals == 1
-        assert "holds cuda:0 but cannot use it" in caplog.text
-        assert "CUDA cannot be used" in caplog.text
-    finally:
-        executor.close()
+    executor = make_executor(gpu=gpu)
+    source = ship(Touches)
+    without_scope = type(source)(
+        source.key, payload=source.payload, domain=TrustDomain("another", Party("another", "a"))
+    )
+    for shipped, added in ((source, 1.0), (without_scope, 0.0)):
+        dialect = executor.load(shipped)
+        state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+        assert dialect.process([state], torch.zeros(1, VOCAB)).tolist() == [[added] * VOCAB]
+    assert gpu.refusals == 1
+    assert "holds cuda:0 but cannot use it" in caplog.text
+    assert "CUDA cannot be used" in caplog.text
 
 
 @pytest.mark.parametrize("processor", [RunsOutOfMemory, RunsOutOfMemoryInOneRow])

@@ -15,23 +15,22 @@ from logitport.dialects import InDialect
 from logitport.errors import LogitportError
 from logitport.payload import dumps, loads, parse
 from logitport.tokenizers import operator_tokenizer
-from logitport_runner.process_executor import ProcessExecutor
-from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.worker.start import start_zygote
-from logitport_server.worker.tokenizers import open_tokenizers
+from logitport_server.worker.shared_tokenizers import open_tokenizers
+from logitport_server.worker.start import StartedZygote, start_zygote
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
-from tests.server.executors.conftest import CALL_SECONDS, LOAD_SECONDS
+from tests.server.executors.conftest import start_executor
+from tests.server.lent_workers import missing_layers
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from logitport_runner.process_executor import ProcessExecutor
     from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
     from logitport_session.processor_sources.source import Source
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     Ship = Callable[..., Source]
 
 VOCAB = 352
-TEXT = '"name'
 
 
 class Edits(EditProcessor):
@@ -120,12 +118,13 @@ def configured(options: list[str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def workers_with_tokenizers(options: list[str]) -> Iterator[ProcessExecutor]:
-    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    first = start_zygote(sys.executable, without=missing, threads=32, tokenizers=open_tokenizers(options))
-    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), 3, without=missing, first=first)
-    executor.ready()
+    executor = start_executor(first=zygote_with(options))
     yield executor
     executor.close()
+
+
+def zygote_with(options: list[str]) -> StartedZygote:
+    return start_zygote(sys.executable, without=missing_layers(), threads=32, tokenizers=open_tokenizers(options))
 
 
 @pytest.fixture(params=["inline", "process"])
@@ -151,7 +150,7 @@ def allowed(dialect: Dialect, state: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_the_tokenizer_of_its_session(executor: Executor, ship: Ship, kind: str) -> None:
-    dialect = executor.host_shipped(ship(KINDS[kind], tenant=kind))
+    dialect = executor.load_shipped(ship(KINDS[kind], tenant=kind))
     for name in ("org/json", "small"):
         expected = sorted(set(tokenizers.operator_tokenizer(name).encode("name")))
         state = start(dialect, name)
@@ -169,27 +168,20 @@ def test_an_unknown_tokenizer_is_a_clear_error(
 ) -> None:
     if kind == "vllm" and not tokenizer_id:
         pytest.skip("vllm_config.model_config then has no tokenizer, with an error of its own")
-    dialect = executor.host_shipped(ship(KINDS[kind], tenant=kind))
+    dialect = executor.load_shipped(ship(KINDS[kind], tenant=kind))
     with pytest.raises(LogitportError, match=message):
         allowed(dialect, start(dialect, tokenizer_id))
 
 
 def test_a_tokenizer_that_the_workers_python_lacks_fails_its_requests_only(
-    options: list[str], ship: Ship, tmp_path: Path
+    make_executor: Callable[..., ProcessExecutor], ship: Ship, tmp_path: Path
 ) -> None:
     """The server checks the file before; the library of another Python may refuse it."""
     (tmp_path / "tokenizer.json").write_text("{}")
-    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    opened = open_tokenizers([f"broken={tmp_path}"])
-    first = start_zygote(sys.executable, without=missing, threads=32, tokenizers=opened)
-    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), 3, without=missing, first=first)
-    try:
-        executor.ready()
-        dialect = executor.host_shipped(ship(Edits))
-        with pytest.raises(PayloadError, match=r"tokenizer 'broken': .*give a tokenizer.json"):
-            allowed(dialect, start(dialect, "broken"))
-    finally:
-        executor.close()
+    executor = make_executor(first=zygote_with([f"broken={tmp_path}"]))
+    dialect = executor.load_shipped(ship(Edits))
+    with pytest.raises(PayloadError, match="tokenizer 'broken'"):
+        allowed(dialect, start(dialect, "broken"))
 
 
 def test_workers_inherit_no_descriptor_of_the_tokenizers(
@@ -208,7 +200,7 @@ def test_workers_inherit_no_descriptor_of_the_tokenizers(
                     pass
             edits.allow([count])
 
-    dialect = workers_with_tokenizers.host_shipped(ship(CountsDescriptors))
+    dialect = workers_with_tokenizers.load_shipped(ship(CountsDescriptors))
     assert allowed(dialect, start(dialect, "small")) == [1]  # its connection
 
 
@@ -258,7 +250,7 @@ def test_an_instance_with_a_tokenizer_ships_with_a_reference(
     source = ship(InDialect(PreventsHallucination(own, batch_size=1), "transformers"), tenant="instance")
     assert source.payload is not None
     assert len(source.payload.data) < 5000  # without the vocabulary
-    dialect = executor.host_shipped(source)
+    dialect = executor.load_shipped(source)
     history = History([1])
     state = dialect.start(RequestContext("r", history, {}, VOCAB), {})
     written = []
@@ -268,26 +260,14 @@ def test_an_instance_with_a_tokenizer_ships_with_a_reference(
     assert library.decode(written[1:]) == "name\n"
 
 
-def test_a_class_that_encloses_a_tokenizer_ships_with_a_reference(
-    executor: Executor, ship: Ship, tmp_path: Path
-) -> None:
-    write_trained(tmp_path)
-    own = of_transformers(tmp_path)
-    dialect = executor.host_shipped(ship(encloses(own), tenant="encloses"))
-    assert allowed(dialect, start(dialect, "")) == sorted(set(own.encode("name")))
-
-
 def test_a_tokenizer_that_the_operator_lacks_is_refused_at_the_admission(
     executor: Executor, ship: Ship, tmp_path: Path
 ) -> None:
     write_trained(tmp_path)
     own = of_transformers(tmp_path)
     own.add_tokens(["<think>"])
-    with pytest.raises(
-        PayloadError,
-        match=r"with 314 ids, and no tokenizer .*'org/json' with 313 ids, 'small' with 290 ids.*--tokenizer",
-    ):
-        executor.host_shipped(ship(encloses(own), tenant="lacks"))
+    with pytest.raises(PayloadError, match=r"314 ids.*'org/json' with 313 ids, 'small' with 290 ids"):
+        executor.load_shipped(ship(encloses(own), tenant="lacks"))
 
 
 def test_special_tokens_are_those_of_the_author(configured: None, tmp_path: Path) -> None:

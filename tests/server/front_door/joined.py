@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.principal_process import messages
+from logitport_server.principal_process import process_messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.transports.departures import Departures
+from logitport_server.transports.session_table import SessionTable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -36,7 +36,7 @@ class Joined(NamedTuple):
     process: RunningProcess
     link: Link
     counts: SessionCounts
-    departures: Departures
+    session_table: SessionTable
     reporter: Reporter
     sleeper: subprocess.Popen[bytes]
 
@@ -50,15 +50,15 @@ async def joined(
     front_door, own = Channel.pair()
     reading, lifeline = os.pipe()
     process = RunningProcess(principal, front_door, os.pidfd_open(sleeper.pid), sleeper.pid, lifeline, handlers)
-    channel = Channel(own, messages.TO_PROCESS, is_of_process=True)
+    channel = Channel(own, process_messages.TO_PROCESS, is_of_process=True)
     link = Link(channel)
-    departures = Departures()
+    session_table = SessionTable()
     counts = SessionCounts()
-    reporter = Reporter(link, counts, departures, PayloadLoader(1), lambda: 0, spans)
+    reporter = Reporter(link, counts, session_table, PayloadLoader(1), lambda: 0, spans)
     thread = threading.Thread(target=link.run)
     thread.start()
     try:
-        yield Joined(process, link, counts, departures, reporter, sleeper)
+        yield Joined(process, link, counts, session_table, reporter, sleeper)
     finally:
         process.close()
         process.kill()

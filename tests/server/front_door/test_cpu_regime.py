@@ -13,6 +13,7 @@ import pytest
 
 from logitport_sandbox.cgroups import WorkerCgroups
 from logitport_server.front_door import cpu_regime
+from tests.event_loops import on_loop
 from tests.server.front_door.joined import joined
 from tests.waiting import wait_until
 
@@ -51,41 +52,50 @@ def delegate(machine: tuple[Path, Path]) -> Path:
     return own
 
 
+def divided(machine: tuple[Path, Path]) -> tuple[Path, cpu_regime.ProcessCgroups]:
+    """The server's own cgroup, and those of processes below it."""
+    own = delegate(machine)
+    cgroups = cpu_regime.begin(*machine).cgroups
+    assert cgroups is not None
+    return own, cgroups
+
+
 def names(machine: tuple[Path, Path]) -> set[str]:
     return {each(*machine).name for each in (cpu_regime.look, cpu_regime.begin)}
 
 
-def test_autogroups_of_version_two(machine: tuple[Path, Path]) -> None:
-    add_cgroup(machine, "", has_cpu=False)
-    assert names(machine) == {"autogroup"}
-    add_cgroup(machine, "user.slice", has_cpu=False)
-    assert names(machine) == {"autogroup"}
-
-
-def test_autogroups_of_version_one(machine: tuple[Path, Path]) -> None:
-    root, proc = machine
-    (proc / "self/cgroup").write_text("4:memory:/process\n1:cpu,cpuacct:/\n0::/\n")
-    (root / "cpu,cpuacct").mkdir()
-    assert names(machine) == {"threads"}  # the root of a container
-    (root / "cpu,cpuacct/release_agent").write_text("")
-    assert names(machine) == {"autogroup"}
-    (proc / "self/cgroup").write_text("1:cpu,cpuacct:/group\n")
-    assert names(machine) == {"threads"}
-
-
-@pytest.mark.parametrize("path", ["system.slice", "system.slice/logitport.service"])
-def test_autogroups_have_no_effect_in_a_cgroup_with_a_share(machine: tuple[Path, Path], path: str) -> None:
-    add_cgroup(machine, "system.slice", has_cpu=True)
-    add_cgroup(machine, path, has_cpu=path == "system.slice")
-    assert names(machine) == {"threads"}
+@pytest.mark.parametrize(
+    ("path", "has_cpu", "name"),
+    [
+        ("", False, "autogroup"),
+        ("user.slice", False, "autogroup"),
+        # In a cgroup with a share of the CPU, autogroups have no effect.
+        ("system.slice", True, "threads"),
+        ("system.slice/logitport.service", False, "threads"),
+    ],
+)
+def test_autogroups_of_version_two(machine: tuple[Path, Path], path: str, has_cpu: bool, name: str) -> None:
+    if path.startswith("system.slice"):
+        add_cgroup(machine, "system.slice", has_cpu=True)
+    own = add_cgroup(machine, path, has_cpu=has_cpu)
+    assert names(machine) == {name}
     reason = f"in a cgroup with a share of the CPU, {machine[0] / 'system.slice'}"
-    assert reason in cpu_regime.look(*machine).description
+    assert (reason in cpu_regime.look(*machine).description) == (name == "threads")
+    (own / "cgroup.type").write_text("domain")  # the cgroup of a container looks like the root
+    assert names(machine) == ({"threads"} if not path else {name})
 
 
-def test_the_cgroup_of_a_container_looks_like_the_root(machine: tuple[Path, Path]) -> None:
-    own = add_cgroup(machine, "", has_cpu=False)
-    (own / "cgroup.type").write_text("domain")
-    assert names(machine) == {"threads"}
+@pytest.mark.parametrize(
+    ("group", "agent", "name"), [("/", False, "threads"), ("/", True, "autogroup"), ("/group", True, "threads")]
+)
+def test_autogroups_of_version_one(machine: tuple[Path, Path], group: str, agent: bool, name: str) -> None:
+    """The root of a container has no release agent."""
+    root, proc = machine
+    (proc / "self/cgroup").write_text(f"4:memory:/process\n1:cpu,cpuacct:{group}\n0::/\n")
+    (root / "cpu,cpuacct").mkdir()
+    if agent:
+        (root / "cpu,cpuacct/release_agent").write_text("")
+    assert names(machine) == {name}
 
 
 @pytest.mark.parametrize("setting", ["0\n", None])
@@ -97,9 +107,8 @@ def test_a_kernel_without_autogroups(
     with caplog.at_level(logging.INFO):
         assert names(machine) == {"threads"}
     (record,) = caplog.records
-    assert "the machine does not divide the CPU among principals" in record.message
-    assert "Delegate=cpu memory pids" in record.message
-    assert "no cgroup v2 is mounted" in record.message
+    for part in ("does not divide the CPU among principals", "Delegate=cpu memory pids", "no cgroup v2 is mounted"):
+        assert part in record.message
 
 
 def test_a_look_changes_nothing(machine: tuple[Path, Path]) -> None:
@@ -124,23 +133,19 @@ def test_workers_and_principals_share_the_servers_cgroup(machine: tuple[Path, Pa
     regime.cgroups.close()
 
 
-def test_a_process_has_a_cgroup_until_it_ends(machine: tuple[Path, Path]) -> None:
-    own = delegate(machine)
-    cgroups = cpu_regime.begin(*machine).cgroups
-    assert cgroups is not None
+@on_loop
+async def test_a_process_has_a_cgroup_until_it_ends(machine: tuple[Path, Path]) -> None:
+    own, cgroups = divided(machine)
 
     def groups() -> list[str]:
         return [file.read_text() for file in (own / "principals").glob("process-*/cgroup.procs")]
 
-    async def serve() -> None:
-        async with joined({}) as first, joined({}) as second:
-            for process in (first.process, second.process):
-                cgroups.begin(process)
-            expected = {str(first.process.process_id), str(second.process.process_id)}
-            await asyncio.to_thread(wait_until, lambda: set(groups()) == expected)
-        await asyncio.to_thread(wait_until, lambda: not groups())
-
-    asyncio.run(serve())
+    async with joined({}) as first, joined({}) as second:
+        for process in (first.process, second.process):
+            cgroups.begin(process)
+        expected = {str(first.process.process_id), str(second.process.process_id)}
+        await asyncio.to_thread(wait_until, lambda: set(groups()) == expected)
+    await asyncio.to_thread(wait_until, lambda: not groups())
     cgroups.close()
     assert not list((own / "principals").glob("process-*"))
 
@@ -148,9 +153,7 @@ def test_a_process_has_a_cgroup_until_it_ends(machine: tuple[Path, Path]) -> Non
 def test_a_cgroup_that_is_in_use_at_the_end_of_its_process_is_removed_later(
     machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = delegate(machine)
-    cgroups = cpu_regime.begin(*machine).cgroups
-    assert cgroups is not None
+    own, cgroups = divided(machine)
     tried = []
 
     def busy(path: Path) -> None:
@@ -173,9 +176,7 @@ def test_a_cgroup_that_is_in_use_at_the_end_of_its_process_is_removed_later(
 def test_another_process_with_the_number_of_one_that_has_ended_is_moved_back(
     machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = delegate(machine)
-    cgroups = cpu_regime.begin(*machine).cgroups
-    assert cgroups is not None
+    own, cgroups = divided(machine)
     returned = own / "server/cgroup.procs"
     returned.unlink()
 
@@ -200,20 +201,15 @@ def test_another_process_with_the_number_of_one_that_has_ended_is_moved_back(
     cgroups.close()
 
 
-def test_a_cgroup_that_cannot_be_created_is_one_warning(
+@on_loop
+async def test_a_cgroup_that_cannot_be_created_is_one_warning(
     machine: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = delegate(machine)
-    cgroups = cpu_regime.begin(*machine).cgroups
-    assert cgroups is not None
+    own, cgroups = divided(machine)
     shutil.rmtree(own / "principals")
-
-    async def serve() -> None:
-        async with joined({}) as one:
-            cgroups.begin(one.process)
-            cgroups.begin(one.process)
-
-    asyncio.run(serve())
+    async with joined({}) as one:
+        cgroups.begin(one.process)
+        cgroups.begin(one.process)
     cgroups.close()
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "a principal's process has no cgroup of its own" in record.message

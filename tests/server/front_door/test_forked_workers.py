@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport import LogitportError
 from logitport_server.config import ServerConfig
 from logitport_server.executors.worker_processes.worker_process import ZygoteGone
 from logitport_server.executors.worker_processes.zygote import StartedWorker
@@ -110,8 +111,10 @@ class Started:
 
     def fork(self) -> None:
         self._forks += 1
+        self.zygotes.waits = threading.Event()  # else the worker's end could be listed before the answer
         forking = self.principal.link.begin(ForkWorker(worker=self._forks, python="3.11", domain=Domain("", "", "")))
         forking.add_done_callback(lambda answer: self.received.append(type(answer.result().message)))
+        self.zygotes.waits.set()
         for descriptor in forking.result(SECONDS).descriptors:
             os.close(descriptor)
 
@@ -195,9 +198,11 @@ def test_workers_that_end_in_time_cost_no_other_one(started: Started) -> None:
     assert started.service.running == 2
 
 
-def test_a_process_with_too_many_workers_does_not_fill_the_log(
+def test_a_process_has_no_more_workers_than_slots_and_does_not_fill_the_log(
     started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
+    with pytest.raises(LogitportError, match=r"Python '0\.0'"):
+        started.principal.link.call(ForkWorker(worker=99, python="0.0", domain=Domain("", "", "")))
     forks = [
         started.principal.link.begin(ForkWorker(worker=number, python="3.11", domain=Domain("", "", "")))
         for number in range(5)
@@ -206,6 +211,7 @@ def test_a_process_with_too_many_workers_does_not_fill_the_log(
         for fork in forks:
             assert fork.result(SECONDS).message.reason == "could not be forked: no slot is free for it"
     assert caplog.text.count("has requested more workers than it has slots") == 1
+    assert started.service.running == 0
 
 
 def test_a_zygote_that_ends_after_the_request_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

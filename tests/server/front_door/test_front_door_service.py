@@ -10,7 +10,7 @@ import grpc
 
 from logitport_proto import processing_pb2
 from logitport_server.access import current_call
-from logitport_server.access.guard import AdmittedCall
+from logitport_server.access.call_guard import AuthorizedCall
 from logitport_server.front_door.service import FrontDoorService
 from logitport_session.trust.principals import ANONYMOUS, Principal
 
@@ -34,7 +34,7 @@ def service(load: tuple[int, int], accepts: Callable[[Principal], bool] = lambda
 
 
 async def load_of(processing: FrontDoorService, name: str = "alice") -> processing_pb2.GetLoadResponse:
-    current_call.set(AdmittedCall(Principal(name, ANONYMOUS.scopes), lambda: None))
+    current_call.set(AuthorizedCall(Principal(name, ANONYMOUS.scopes), lambda: None))
     return await processing.GetLoad(processing_pb2.GetLoadRequest(), cast("Any", None))
 
 
@@ -81,7 +81,7 @@ def test_freed_memory_is_noted_once_after_large_messages() -> None:
             return Stream()
 
         processing._open, processing._end = opened, lambda *_: None
-        current_call.set(AdmittedCall(Principal("alice", ANONYMOUS.scopes), lambda: None))
+        current_call.set(AuthorizedCall(Principal("alice", ANONYMOUS.scopes), lambda: None))
         await processing.exchange("apply", bytes(size), cast("Any", None))
         return [processing.take_freed(), processing.take_freed()]
 

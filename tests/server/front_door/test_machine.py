@@ -15,7 +15,7 @@ from logitport_server.config import ServerConfig
 from logitport_server.front_door import machine
 from logitport_server.front_door.setups import setup_of
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.principal_process.limits import STACK_BYTES
+from logitport_server.principal_process.kernel_limits import STACK_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,30 +39,22 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_memory_of_a_machine_without_cgroups(tmp_path: Path) -> None:
+def test_memory_is_the_least_of_the_machine_and_the_cgroups_above_a_process(
+    root: Path, proc: Path, tmp_path: Path
+) -> None:
     assert machine.memory_bytes(tmp_path, tmp_path) == PHYSICAL
-
-
-def test_memory_of_a_cgroup_and_of_those_above_it(root: Path, proc: Path) -> None:
-    (root / "outer/inner/memory.max").write_text("max\n")
-    assert machine.memory_bytes(root, proc) == PHYSICAL
-    (root / "outer/memory.max").write_text(f"{1 << 28}\n")
-    assert machine.memory_bytes(root, proc) == 1 << 28
-    (root / "outer/inner/memory.max").write_text(f"{1 << 27}\n")
-    assert machine.memory_bytes(root, proc) == 1 << 27
-
-
-def test_memory_of_a_cgroup_of_the_first_version(root: Path, proc: Path) -> None:
-    folder = root / "memory/outer/inner"
-    folder.mkdir(parents=True)
-    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert machine.memory_bytes(root, proc) == PHYSICAL
-    (folder / "memory.limit_in_bytes").write_text(f"{1 << 27}\n")
-    assert machine.memory_bytes(root, proc) == 1 << 27
-
-
-def test_memory_of_this_machine() -> None:
     assert 0 < machine.memory_bytes() <= PHYSICAL
+    first_version = root / "memory/outer/inner/memory.limit_in_bytes"
+    first_version.parent.mkdir(parents=True)
+    for file, text, expected in (
+        (root / "outer/inner/memory.max", "max\n", PHYSICAL),
+        (root / "outer/memory.max", f"{1 << 28}\n", 1 << 28),
+        (root / "outer/inner/memory.max", f"{1 << 27}\n", 1 << 27),
+        (first_version, "9223372036854771712\n", 1 << 27),
+        (first_version, f"{1 << 26}\n", 1 << 26),
+    ):
+        file.write_text(text)
+        assert machine.memory_bytes(root, proc) == expected
 
 
 @pytest.mark.parametrize("memory", [1 << 28, 1 << 34, 1 << 40])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport_server.front_door import memory_shares
 from logitport_server.front_door.memory_shares import MemoryShares
-from logitport_server.principal_process.messages import BorrowMemory, GiveBackMemory, MemoryPart
+from logitport_server.principal_process.process_messages import BorrowMemory, GiveBackMemory, MemoryPart
+from tests.event_loops import given
 from tests.server.front_door.joined import joined
 
 if TYPE_CHECKING:
@@ -23,20 +24,23 @@ if TYPE_CHECKING:
 LIMIT = 1000
 
 
-def shared(test: Callable[..., Awaitable[None]], *principals: str) -> None:
-    """Run a test with a process for each of these principals."""
+def shared(*principals: str) -> Callable[[Any], Callable[..., None]]:
+    """Make a test of a coroutine function that takes a process for each of these principals, and fixtures."""
 
-    async def run() -> None:
-        running: list[RunningProcess] = []
-        shares = MemoryShares(LIMIT, lambda: running)
-        async with AsyncExitStack() as stack:
-            parts = [await stack.enter_async_context(joined(shares.handlers, principal)) for principal in principals]
-            for part in parts:
-                running.append(part.process)
-                part.process.ended.add_done_callback(lambda _, process=part.process: running.remove(process))
-            await test(*parts)
+    def make(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        async def run(*arguments: Any, **fixtures: Any) -> None:
+            running: list[RunningProcess] = []
+            shares = MemoryShares(LIMIT, lambda: running)
+            async with AsyncExitStack() as stack:
+                parts = [await stack.enter_async_context(joined(shares.handlers, one)) for one in principals]
+                for part in parts:
+                    running.append(part.process)
+                    part.process.ended.add_done_callback(lambda _, process=part.process: running.remove(process))
+                await test(*parts, *arguments, **fixtures)
 
-    asyncio.run(run())
+        return given(test, run, len(principals))
+
+    return make
 
 
 async def borrow(part: Joined) -> int:
@@ -52,52 +56,48 @@ def gives_back(part: Joined, *numbers: int) -> list[int]:
     return left
 
 
-def test_the_first_process_of_each_principal_gets_all() -> None:
-    async def test(anna: Joined, bert: Joined) -> None:
-        assert await borrow(anna) == LIMIT
-        assert await borrow(anna) == 0
-        assert await borrow(bert) == LIMIT
-
-    shared(test, "anna", "bert")
+@shared("anna", "bert")
+async def test_the_first_process_of_each_principal_gets_all(anna: Joined, bert: Joined) -> None:
+    assert await borrow(anna) == LIMIT
+    assert await borrow(anna) == 0
+    assert await borrow(bert) == LIMIT
 
 
-def test_another_process_gets_what_the_others_give_back() -> None:
-    async def test(first: Joined, second: Joined, third: Joined, other: Joined) -> None:
-        for part in (first, other):
-            assert await borrow(part) == LIMIT
-        gives_back(first, 500, 200)
-        gives_back(second, 250)
-        untouched = gives_back(other, 500)
-        assert await borrow(second) == 500
-        assert await borrow(third) == 450
-        assert await borrow(third) == 0
-        assert untouched == [500]
+@shared("anna", "anna", "anna", "bert")
+async def test_another_process_gets_what_the_others_give_back(
+    first: Joined, second: Joined, third: Joined, other: Joined
+) -> None:
+    for part in (first, other):
+        assert await borrow(part) == LIMIT
+    gives_back(first, 500, 200)
+    gives_back(second, 250)
+    untouched = gives_back(other, 500)
+    assert await borrow(second) == 500
+    assert await borrow(third) == 450
+    assert await borrow(third) == 0
+    assert untouched == [500]
 
-    shared(test, "anna", "anna", "anna", "bert")
 
-
-def test_what_a_process_had_is_free_when_it_has_ended() -> None:
-    async def test(first: Joined, second: Joined) -> None:
-        assert await borrow(first) == LIMIT
-        gives_back(first)
-        assert await borrow(second) == 0
-        first.process.kill()
-        await first.process.ended
-        assert await borrow(second) == LIMIT
-
-    shared(test, "anna", "anna")
+@shared("anna", "anna")
+async def test_what_a_process_had_is_free_when_it_has_ended(first: Joined, second: Joined) -> None:
+    assert await borrow(first) == LIMIT
+    gives_back(first)
+    assert await borrow(second) == 0
+    first.process.kill()
+    await first.process.ended
+    assert await borrow(second) == LIMIT
 
 
 @pytest.mark.parametrize("claimed", [-500, 5000])
-def test_a_process_gives_back_at_most_what_it_has(claimed: int) -> None:
-    async def test(first: Joined, second: Joined, third: Joined) -> None:
-        assert await borrow(first) == LIMIT
-        gives_back(first, 400, claimed)
-        gives_back(second)
-        assert await borrow(second) == 400
-        assert await borrow(third) == (600 if claimed > 0 else 0)
-
-    shared(test, "anna", "anna", "anna")
+@shared("anna", "anna", "anna")
+async def test_a_process_gives_back_at_most_what_it_has(
+    first: Joined, second: Joined, third: Joined, claimed: int
+) -> None:
+    assert await borrow(first) == LIMIT
+    gives_back(first, 400, claimed)
+    gives_back(second)
+    assert await borrow(second) == 400
+    assert await borrow(third) == (600 if claimed > 0 else 0)
 
 
 def test_a_process_that_does_not_answer_keeps_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_a_process_that_does_not_answer_keeps_its_part(monkeypatch: pytest.Monke
         finally:
             released.set()
 
-    shared(test, "anna", "anna")
+    shared("anna", "anna")(test)()

@@ -21,9 +21,10 @@ from logitport_server.principal_process.worker_messages import (
     SlotTaken,
     TakeIdleSlot,
 )
+from tests.event_loops import on_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
 
 class PlayedProcess:
@@ -66,16 +67,6 @@ class PlayedProcess:
     async def fill(self, count: int) -> None:
         for _ in range(count):
             assert isinstance(await self.request(), SlotGranted)
-
-
-def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on an event loop."""
-
-    def run() -> None:
-        asyncio.run(test())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 def counts(refused: SlotRefused) -> tuple[int, int, int, bool]:

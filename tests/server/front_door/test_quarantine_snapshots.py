@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from logitport_server.front_door.worker_service.quarantine_snapshots import QuarantineSnapshots
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session.trust.principals import Party, TrustDomain
+from tests.event_loops import on_loop
 
 
 class PlayedProcess:
@@ -31,20 +31,18 @@ def digests(process: PlayedProcess) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_a_snapshot_that_was_not_sent_is_sent_again(raises: bool) -> None:
-    async def check() -> None:
-        quarantine = Quarantine(1, 1.0)
-        snapshots = QuarantineSnapshots(quarantine)
-        failing, other = processes = PlayedProcess("a"), PlayedProcess("a")
-        for process in processes:
-            snapshots.add(process)  # type: ignore[arg-type]
-        failing.is_running = raises
-        failing.error = OSError("no descriptor is free") if raises else None
-        domain = TrustDomain("a", Party("a"), "digest")
-        quarantine.adopt(domain, "digest", "adopted")
-        assert (digests(failing), digests(other)) == ([], [["digest"]])
-        failing.is_running, failing.error = True, None
-        quarantine.adopt(TrustDomain("b", Party("b"), "digest"), "another digest", "adopted")
-        assert (digests(failing), digests(other)) == ([["digest"]], [["digest"]])
-
-    asyncio.run(check())
+@on_loop
+async def test_a_snapshot_that_was_not_sent_is_sent_again(raises: bool) -> None:
+    quarantine = Quarantine(1, 1.0)
+    snapshots = QuarantineSnapshots(quarantine)
+    failing, other = processes = PlayedProcess("a"), PlayedProcess("a")
+    for process in processes:
+        snapshots.add(process)  # type: ignore[arg-type]
+    failing.is_running = raises
+    failing.error = OSError("no descriptor is free") if raises else None
+    domain = TrustDomain("a", Party("a"), "digest")
+    quarantine.adopt(domain, "digest", "adopted")
+    assert (digests(failing), digests(other)) == ([], [["digest"]])
+    failing.is_running, failing.error = True, None
+    quarantine.adopt(TrustDomain("b", Party("b"), "digest"), "another digest", "adopted")
+    assert (digests(failing), digests(other)) == ([["digest"]], [["digest"]])

@@ -5,31 +5,38 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport.errors import LimitExceeded, ServerUnavailable
-from logitport_server.access import LARGE_BYTES, ByteBudgets
+from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
+from logitport_server.access import ByteBudgets
 from logitport_server.front_door.relay import Relay
 from logitport_server.principal_process.relayed import RelayedConnection
+from tests.event_loops import on_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
 
-LARGE = 2 * LARGE_BYTES
+LARGE = 2 * LARGE_MESSAGE_BYTES
 
 
-@contextmanager
-def process(serve: Callable[[RelayedConnection], object]) -> Iterator[socket.socket]:
-    """A thread in place of the process. Yields the front door's socket."""
+@asynccontextmanager
+async def relayed(
+    serve: Callable[[RelayedConnection], object], max_bytes: int = 1 << 26, room: Any = None
+) -> AsyncIterator[Relay]:
+    """A stream to a thread in place of the process. Ends the stream, and waits for the thread."""
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=serve, args=(RelayedConnection(theirs),))
     thread.start()
-    yield ours
-    thread.join()
+    stream = Relay(ours, max_bytes, room)
+    yield stream
+    stream.finish()
+    await stream.ended
+    await asyncio.to_thread(thread.join)
 
 
 async def exchange(stream: Relay, message: bytes) -> bytes:
@@ -43,68 +50,53 @@ def echo(connection: RelayedConnection) -> None:
     connection.close()
 
 
-def test_messages_of_any_size() -> None:
-    async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours, 1 << 26)
+@on_loop
+async def test_messages_of_any_size() -> None:
+    async with relayed(echo) as stream:
         for size in (0, 1, 4, 65_530, 65_531, 65_536, 65_537, 1 << 20, 40_000_001):
             message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
             assert await exchange(stream, message) == message[::-1]
-        stream.finish()
-        await stream.ended
-
-    with process(echo) as ours:
-        asyncio.run(relay(ours))
 
 
-def test_a_reply_over_the_limit_ends_the_stream() -> None:
-    async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours, 999)
+@on_loop
+async def test_a_reply_over_the_limit_ends_the_stream() -> None:
+    async with relayed(echo, 999) as stream:
         assert len(await exchange(stream, b"x" * 999)) == 999
         with pytest.raises(ServerUnavailable):
             await exchange(stream, b"x" * 1000)
         await stream.ended
 
-    with process(echo) as ours:
-        asyncio.run(relay(ours))
 
-
-def test_an_error_of_the_process() -> None:
+@on_loop
+async def test_an_error_of_the_process() -> None:
     def refuse(connection: RelayedConnection) -> None:
         connection.receive()
         connection.fail(LimitExceeded("too many"))
         connection.close()
 
-    async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours, 1 << 26)
+    async with relayed(refuse) as stream:
         with pytest.raises(LimitExceeded, match="too many"):
             await exchange(stream, b"frame")
         await stream.ended
 
-    with process(refuse) as ours:
-        asyncio.run(relay(ours))
-
 
 @pytest.mark.parametrize("receives", [False, True])
-def test_a_process_that_ends(receives: bool) -> None:
+@on_loop
+async def test_a_process_that_ends(receives: bool) -> None:
     def end(connection: RelayedConnection) -> None:
         if receives:
             connection.receive()
         connection.close()
 
-    async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours, 1 << 26)
-        with pytest.raises(ServerUnavailable, match="open a session again"):
-            await exchange(stream, b"frame")
-        await stream.ended
-        with pytest.raises(ServerUnavailable, match="open a session again"):
-            await exchange(stream, b"frame")
-        stream.finish()
-
-    with process(end) as ours:
-        asyncio.run(relay(ours))
+    async with relayed(end) as stream:
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable, match="open a session again"):
+                await exchange(stream, b"frame")
+            await stream.ended
 
 
-def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
+@on_loop
+async def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
     """The late reply is dropped, and the stream ends when the process has closed its end."""
     cancelled = threading.Event()
 
@@ -115,8 +107,7 @@ def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
         assert connection.receive() is None
         connection.close()
 
-    async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours, 1 << 26)
+    async with relayed(late) as stream:
         exchanging = asyncio.ensure_future(exchange(stream, b"frame"))
         await asyncio.sleep(0)
         exchanging.cancel()
@@ -124,33 +115,23 @@ def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
             await exchanging
         stream.finish()
         cancelled.set()
-        await stream.ended
-
-    with process(late) as ours:
-        asyncio.run(relay(ours))
 
 
-def test_a_process_that_ends_while_a_large_message_is_sent() -> None:
+@on_loop
+async def test_a_process_that_ends_while_a_large_message_is_sent() -> None:
     """The socket's number is used again, and its next user is not disturbed."""
-
-    async def relay() -> None:
-        for _ in range(20):
-            ours, theirs = socket.socketpair()
-            stream = Relay(ours, 1 << 20)
-            exchanging = asyncio.ensure_future(exchange(stream, bytes(10_000_000)))
-            await asyncio.sleep(0.001)
-            theirs.shutdown(socket.SHUT_WR)  # it sends no more, and has not received all
-            with pytest.raises(ServerUnavailable):
-                await asyncio.wait_for(exchanging, 60)
-            await stream.ended
-            theirs.close()
-        with process(echo) as ours:
-            again = Relay(ours, 1 << 26)
-            assert len(await exchange(again, bytes(10_000_000))) == 10_000_000
-            again.finish()
-            await again.ended
-
-    asyncio.run(relay())
+    for _ in range(20):
+        ours, theirs = socket.socketpair()
+        stream = Relay(ours, 1 << 20)
+        exchanging = asyncio.ensure_future(exchange(stream, bytes(10_000_000)))
+        await asyncio.sleep(0.001)
+        theirs.shutdown(socket.SHUT_WR)  # it sends no more, and has not received all
+        with pytest.raises(ServerUnavailable):
+            await asyncio.wait_for(exchanging, 60)
+        await stream.ended
+        theirs.close()
+    async with relayed(echo) as again:
+        assert len(await exchange(again, bytes(10_000_000))) == 10_000_000
 
 
 def reply_large(connection: RelayedConnection) -> None:
@@ -160,12 +141,14 @@ def reply_large(connection: RelayedConnection) -> None:
     connection.close()
 
 
-def test_a_large_reply_waits_in_its_process_for_room() -> None:
+@on_loop
+async def test_a_large_reply_waits_in_its_process_for_room() -> None:
     """Those before it have room until their callers have passed them on. Small replies wait for nothing."""
-
-    async def relay(*sockets: socket.socket) -> None:
-        budgets = ByteBudgets(LARGE + 1000)
-        first, second = (Relay(ours, 1 << 26, budgets.room("anna")) for ours in sockets)
+    budgets = ByteBudgets(LARGE + 1000)
+    async with (
+        relayed(reply_large, room=budgets.room("anna")) as first,
+        relayed(reply_large, room=budgets.room("anna")) as second,
+    ):
         assert len(await exchange(first, b"frame")) == LARGE
         waiting = asyncio.ensure_future(exchange(second, b"frame"))
         await waits(second)
@@ -173,21 +156,19 @@ def test_a_large_reply_waits_in_its_process_for_room() -> None:
         first.forget_reply()
         assert len(await waiting) == LARGE
         second.forget_reply()
-        assert len(await exchange(first, b"frame")) == LARGE
-        for stream in (first, second):  # the first one with a reply that was not passed on
-            stream.finish()
-            await stream.ended
-        assert budgets.room("anna").take(LARGE) is None
-
-    with process(reply_large) as ours, process(reply_large) as others:
-        asyncio.run(relay(ours, others))
+        assert len(await exchange(first, b"frame")) == LARGE  # ends with a reply that was not passed on
+    assert budgets.room("anna").take(LARGE) is None
 
 
 @pytest.mark.parametrize("ends", ["the stream", "the process", "the call"])
-def test_what_ends_while_a_reply_waits_leaves_the_room_to_others(ends: str) -> None:
-    async def relay(*sockets: socket.socket) -> None:
-        budgets = ByteBudgets(LARGE + 1000)
-        first, second, third = (Relay(ours, 1 << 26, budgets.room("anna")) for ours in sockets)
+@on_loop
+async def test_what_ends_while_a_reply_waits_leaves_the_room_to_others(ends: str) -> None:
+    budgets = ByteBudgets(LARGE + 1000)
+    async with (
+        relayed(reply_large, room=budgets.room("anna")) as first,
+        relayed(reply_large, room=budgets.room("anna")) as second,
+        relayed(reply_large, room=budgets.room("anna")) as third,
+    ):
         assert len(await exchange(first, b"frame")) == LARGE
         waiting = asyncio.ensure_future(exchange(second, b"frame"))
         await waits(second)
@@ -204,15 +185,10 @@ def test_what_ends_while_a_reply_waits_leaves_the_room_to_others(ends: str) -> N
             second.end()
         first.forget_reply()
         assert len(await later) == LARGE
-        for stream in (first, second, third):
-            stream.finish()
-            await stream.ended
-
-    with process(reply_large) as ours, process(reply_large) as others, process(reply_large) as more:
-        asyncio.run(relay(ours, others, more))
 
 
-def test_a_process_that_sends_a_large_reply_without_a_message() -> None:
+@on_loop
+async def test_a_process_that_sends_a_large_reply_without_a_message() -> None:
     received = threading.Event()
 
     def reply_twice(connection: RelayedConnection) -> None:
@@ -223,17 +199,12 @@ def test_a_process_that_sends_a_large_reply_without_a_message() -> None:
             connection.answer(bytes(LARGE))
         connection.close()
 
-    async def relay(ours: socket.socket) -> None:
-        budgets = ByteBudgets(4 * LARGE)
-        stream = Relay(ours, 1 << 26, budgets.room("anna"))
+    budgets = ByteBudgets(4 * LARGE)
+    async with relayed(reply_twice, room=budgets.room("anna")) as stream:
         assert len(await exchange(stream, b"frame")) == LARGE
         received.set()
         await stream.ended
-        stream.finish()
-        assert budgets.room("anna").take(4 * LARGE) is None
-
-    with process(reply_twice) as ours:
-        asyncio.run(relay(ours))
+    assert budgets.room("anna").take(4 * LARGE) is None
 
 
 async def waits(stream: Relay) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from logitport.system.fair_threads import FairThreads
 from logitport_proto import admin_pb2
-from logitport_server.access.guard import AdmittedCall, current_call
 from logitport_server.front_door import session_pages
-from logitport_server.front_door.admin import AdminService
 from logitport_server.front_door.reports import Reports
 from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.metrics import Metrics
-from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
-from logitport_session.trust.principals import ANONYMOUS
+from tests.event_loops import on_loop
 from tests.server.front_door.joined import Joined, joined
 
 
@@ -47,93 +42,54 @@ class Processes:
 
 
 def open_session(parts: Joined, number: int, *, can_move: bool = False) -> Any:
-    session = parts.departures.open(can_move=can_move, number=number)
+    session = parts.session_table.open(can_move=can_move, number=number)
     session.describe = lambda: admin_pb2.SessionInfo(session_id=str(number), principal="made up")
     return session
 
 
-def test_pages_have_the_order_of_numbers_over_all_processes() -> None:
-    async def test() -> None:
-        async with Processes() as processes:
-            for number in range(1, 8):
-                open_session(processes.alice if number % 3 else processes.bob, number)
-            assert await processes.page(0, 4) == (["alice:1", "alice:2", "bob:3", "alice:4"], "4")
-            assert await processes.page(4, 4) == (["alice:5", "bob:6", "alice:7"], "")
-            assert await processes.page(4, 3) == (["alice:5", "bob:6", "alice:7"], "")
-            assert await processes.page(7, 4) == ([], "")
-
-    asyncio.run(test())
+@on_loop
+async def test_pages_have_the_order_of_numbers_over_all_processes() -> None:
+    async with Processes() as processes:
+        for number in range(1, 8):
+            open_session(processes.alice if number % 3 else processes.bob, number)
+        assert await processes.page(0, 4) == (["alice:1", "alice:2", "bob:3", "alice:4"], "4")
+        assert await processes.page(4, 4) == (["alice:5", "bob:6", "alice:7"], "")
+        assert await processes.page(4, 3) == (["alice:5", "bob:6", "alice:7"], "")
+        assert await processes.page(7, 4) == ([], "")
 
 
-def test_sessions_that_end_meanwhile_do_not_end_the_pages() -> None:
-    async def test() -> None:
-        async with Processes() as processes:
-            for number in range(1, 4):
-                processes.alice.departures.open(can_move=False, number=number)
-            open_session(processes.alice, 4)
-            assert await processes.page(0, 2) == ([], "2")
-            assert await processes.page(2, 2) == (["alice:4"], "")
-
-    asyncio.run(test())
+@on_loop
+async def test_sessions_that_end_meanwhile_do_not_end_the_pages() -> None:
+    async with Processes() as processes:
+        for number in range(1, 4):
+            processes.alice.session_table.open(can_move=False, number=number)
+        open_session(processes.alice, 4)
+        assert await processes.page(0, 2) == ([], "2")
+        assert await processes.page(2, 2) == (["alice:4"], "")
 
 
-def test_a_process_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_a_process_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_pages, "_ANSWER_SECONDS", 1.0)
-
-    async def test() -> None:
-        async with Processes() as processes:
-            open_session(processes.alice, 1)
-            open_session(processes.bob, 2)
-            with processes.bob.departures._lock:
-                assert await processes.page(0, 9) == (["alice:1"], "")
-            processes.bob.process.kill()
-            await processes.bob.process.ended
+    async with Processes() as processes:
+        open_session(processes.alice, 1)
+        open_session(processes.bob, 2)
+        with processes.bob.session_table._lock:
             assert await processes.page(0, 9) == (["alice:1"], "")
-
-    asyncio.run(test())
+        processes.bob.process.kill()
+        await processes.bob.process.ended
+        assert await processes.page(0, 9) == (["alice:1"], "")
 
 
 @pytest.mark.parametrize(
     "answer", [[(2, b"\xff")], [(0, b""), (-1, b"")], [(10**18, b"")], [(2, b"\x0a\x7f")], [(3, b"\x0a" * 20_000)]]
 )
-def test_an_invalid_answer_is_left_out(answer: list[tuple[int, bytes]]) -> None:
+@on_loop
+async def test_an_invalid_answer_is_left_out(answer: list[tuple[int, bytes]]) -> None:
     async def call(*_: object) -> SessionsDescribed:
         return SessionsDescribed(sessions=answer)
 
-    async def test() -> None:
-        async with Processes() as processes:
-            open_session(processes.alice, 1)
-            processes.running[1] = SimpleNamespace(call=call, is_running=True, principal="bob")
-            assert await processes.page(0, 9) == (["alice:1"], "")
-
-    asyncio.run(test())
-
-
-def test_operators_list_and_drain_them(open_engine: Any) -> None:
-    async def test() -> None:
-        threads = FairThreads(2, "test")
-        async with Processes() as processes:
-            for number, parts in enumerate((processes.alice, processes.bob), 1):
-                parts.counts.session_opened(open_engine(8).session)
-                open_session(parts, number, can_move=parts is processes.alice)
-                parts.link.handle(Leave, lambda *_, parts=parts: parts.departures.begin())
-            sessions = processes.sessions
-            await sessions.refresh()
-            assert (sessions.sessions, sessions.movable_sessions, sessions.is_draining) == (2, 1, False)
-
-            async def leave() -> None:
-                sessions.begin()
-
-            admin = AdminService(sessions, leave, admin_pb2.GetStatusResponse, None, threads)  # type: ignore[arg-type]
-            context: Any = None
-            listed = await admin.ListSessions(admin_pb2.ListSessionsRequest(page_size=1, page_token="1"), context)
-            assert [info.session_id for info in listed.sessions] == ["2"]
-            current_call.set(AdmittedCall(ANONYMOUS, lambda: None))
-            drained = await admin.Drain(admin_pb2.DrainRequest(), context)
-            assert (drained.sessions, drained.movable_sessions) == (2, 1)
-            assert sessions.is_draining
-            assert processes.alice.departures.is_draining
-            assert processes.bob.departures.is_draining
-        threads.close()
-
-    asyncio.run(test())
+    async with Processes() as processes:
+        open_session(processes.alice, 1)
+        processes.running[1] = SimpleNamespace(call=call, is_running=True, principal="bob")
+        assert await processes.page(0, 9) == (["alice:1"], "")

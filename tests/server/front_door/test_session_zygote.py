@@ -21,10 +21,11 @@ from logitport_server.front_door import session_zygote
 from logitport_server.front_door.session_zygote import LaunchedZygote, SessionZygote
 from logitport_server.front_door.setups import setup_of
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.principal_process import zygote
+from logitport_server.principal_process import principal_zygote
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.worker_messages import WorkerSettings
+from tests.event_loops import on_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,7 +46,7 @@ def test_a_refused_fork_names_the_limit(monkeypatch: pytest.MonkeyPatch, number:
     def refuse() -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(zygote, "os", SimpleNamespace(**{**vars(os), "fork": refuse}))
+    monkeypatch.setattr(principal_zygote, "os", SimpleNamespace(**{**vars(os), "fork": refuse}))
     with pytest.raises(LimitExceeded, match=limit) as refused:
         asyncio.run(fork())
     assert os.strerror(number) in str(refused.value)
@@ -66,7 +67,7 @@ def test_a_fork_without_a_descriptor_ends(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(_: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(zygote, "os", SimpleNamespace(**{**vars(os), "fork": remember, "pidfd_open": refuse}))
+    monkeypatch.setattr(principal_zygote, "os", SimpleNamespace(**{**vars(os), "fork": remember, "pidfd_open": refuse}))
     with pytest.raises(LimitExceeded, match="ulimit -n"):
         asyncio.run(fork())
     assert len(forks) == 2
@@ -80,7 +81,7 @@ async def fork() -> None:
     ours, theirs = Channel.pair()
     channel = Channel(theirs, messages.TO_ZYGOTE)
     nothing: Any = None
-    forks = threading.Thread(target=zygote._PrincipalZygote(channel, nothing, nothing).run, daemon=True)
+    forks = threading.Thread(target=principal_zygote._PrincipalZygote(channel, nothing, nothing).run, daemon=True)
     sleeper = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - `close` kills it
     requested = SessionZygote(nothing, LaunchedZygote(sleeper, ours), _SETTINGS, {})
     channel.send(messages.Prepared(device="cpu"))
@@ -133,13 +134,18 @@ class Played:
 
 
 @asynccontextmanager
-async def played(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[SessionZygote, Played]]:
+async def played(
+    monkeypatch: pytest.MonkeyPatch, *, starts: bool = True
+) -> AsyncIterator[tuple[SessionZygote, Played]]:
     zygotes = Played()
     monkeypatch.setattr(session_zygote, "launch", zygotes.launch)
     monkeypatch.setattr(session_zygote, "_FORK_SECONDS", 0.3)
     nothing: Any = None
     requested = SessionZygote(nothing, zygotes.launch(), _SETTINGS, {})
     try:
+        if starts:
+            zygotes.zygotes[0].send(messages.Prepared(device="cpu"))
+            await requested.start()
         yield requested, zygotes
     finally:
         requested.close()
@@ -150,78 +156,65 @@ async def played(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Session
             process.wait()
 
 
-def test_a_zygote_that_does_not_answer_is_replaced(
+@on_loop
+async def test_a_zygote_that_does_not_answer_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def serve() -> None:
-        async with played(monkeypatch) as (requested, zygotes):
-            zygotes.zygotes[0].send(messages.Prepared(device="cpu"))
-            await requested.start()
-            refused = await asyncio.gather(*(requested.fork("anna") for _ in range(3)), return_exceptions=True)
-            assert {type(error) for error in refused} == {ServerUnavailable}
-            assert zygotes.processes[0].poll() is not None
-            (await zygotes.launched(1)).send(messages.Prepared(device="cpu"))
-            forking = asyncio.ensure_future(requested.fork("anna"))
-            await zygotes.answer_fork()
-            assert (await forking).process_id == zygotes.processes[1].pid
-            assert len(zygotes.zygotes) == 2
-
-    asyncio.run(serve())
+    async with played(monkeypatch) as (requested, zygotes):
+        refused = await asyncio.gather(*(requested.fork("anna") for _ in range(3)), return_exceptions=True)
+        assert {type(error) for error in refused} == {ServerUnavailable}
+        assert zygotes.processes[0].poll() is not None
+        (await zygotes.launched(1)).send(messages.Prepared(device="cpu"))
+        forking = asyncio.ensure_future(requested.fork("anna"))
+        await zygotes.answer_fork()
+        assert (await forking).process_id == zygotes.processes[1].pid
+        assert len(zygotes.zygotes) == 2
     (record,) = caplog.records
     assert "has not answered" in record.message
     assert "is started again" in record.message
 
 
-def test_a_zygote_that_is_never_ready_again_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def serve() -> None:
-        async with played(monkeypatch) as (requested, zygotes):
-            zygotes.zygotes[0].send(messages.Prepared(device="cpu"))
-            await requested.start()
-            monkeypatch.setattr(session_zygote, "_START_SECONDS", 0.1)
-            zygotes.zygotes[0].close()
-            await asyncio.wait_for(zygotes.launched(2), 30.0)
-            assert zygotes.processes[1].poll() is not None
-
-    asyncio.run(serve())
+@on_loop
+async def test_a_zygote_that_is_never_ready_again_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played(monkeypatch) as (_, zygotes):
+        monkeypatch.setattr(session_zygote, "_START_SECONDS", 0.1)
+        zygotes.zygotes[0].close()
+        await asyncio.wait_for(zygotes.launched(2), 30.0)
+        assert zygotes.processes[1].poll() is not None
 
 
-def test_callers_do_not_learn_why_a_zygote_refuses_its_setup(
+@on_loop
+async def test_callers_do_not_learn_why_a_zygote_refuses_its_setup(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def serve() -> None:
-        async with played(monkeypatch) as (requested, zygotes):
-            zygotes.zygotes[0].send(messages.Prepared(device="cpu"))
-            await requested.start()
-            zygotes.zygotes[0].close()
-            second = await zygotes.launched(1)
-            forking = asyncio.ensure_future(requested.fork("anna"))
-            await asyncio.sleep(0.05)
-            second.send(messages.Refused(reason="/operators/tokenizer.json: no such file"))
-            with pytest.raises(ServerUnavailable) as refused:
-                await forking
-            assert "operators" not in str(refused.value)
-            with pytest.raises(ServerUnavailable, match="try again"):  # the next launch is delayed
-                await requested.fork("anna")
-            (await asyncio.wait_for(zygotes.launched(2), 30.0)).send(messages.Prepared(device="cpu"))
-            forking = asyncio.ensure_future(requested.fork("anna"))
-            await zygotes.answer_fork()
+    async with played(monkeypatch) as (requested, zygotes):
+        zygotes.zygotes[0].close()
+        second = await zygotes.launched(1)
+        forking = asyncio.ensure_future(requested.fork("anna"))
+        await asyncio.sleep(0.05)
+        second.send(messages.Refused(reason="/operators/tokenizer.json: no such file"))
+        with pytest.raises(ServerUnavailable) as refused:
             await forking
-
-    asyncio.run(serve())
+        assert "operators" not in str(refused.value)
+        with pytest.raises(ServerUnavailable, match="try again"):  # the next launch is delayed
+            await requested.fork("anna")
+        (await asyncio.wait_for(zygotes.launched(2), 30.0)).send(messages.Prepared(device="cpu"))
+        forking = asyncio.ensure_future(requested.fork("anna"))
+        await zygotes.answer_fork()
+        await forking
     assert "/operators/tokenizer.json: no such file; it is started again in 1 s" in caplog.text
 
 
-def test_a_refused_setup_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def serve() -> None:
-        async with played(monkeypatch) as (requested, zygotes):
-            zygotes.zygotes[0].send(messages.Refused(reason="tokenizer.json: no such file"))
-            with pytest.raises(StartupError, match="no such file"):
-                await requested.start()
-            assert len(zygotes.zygotes) == 1
-
-    asyncio.run(serve())
+@on_loop
+async def test_a_refused_setup_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played(monkeypatch, starts=False) as (requested, zygotes):
+        zygotes.zygotes[0].send(messages.Refused(reason="tokenizer.json: no such file"))
+        with pytest.raises(StartupError, match="no such file"):
+            await requested.start()
+        assert len(zygotes.zygotes) == 1
 
 
+@pytest.mark.slow
 def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("argparse", "torch", "logitport_server"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('foreign')")

@@ -1,10 +1,9 @@
-"""The service for workers that the server's options choose, and what it imports."""
+"""The service for workers that the server's options choose, what it imports, and where a server runs."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
+import os
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -13,33 +12,19 @@ import pytest
 from logitport_sandbox import SandboxError
 from logitport_server.config import ServerConfig
 from logitport_server.executors.inline import InlineExecutor
+from logitport_server.front_door.launched import launch
 from logitport_server.front_door.worker_service import WorkerService, worker_service_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.principal_process.workers.choice import executor_of
-from logitport_server.principal_process.workers.lent_executor import LentExecutor
+from logitport_server.principal_process.workers.lent_executor import LentExecutor, executor_of
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-_IMPORTS = """
-import sys
-import logitport_server.front_door.running_process
-import logitport_server.front_door.worker_service
-print("torch" in sys.modules, "grpc" in sys.modules)
-import logitport_server.principal_process.workers.choice
-print("grpc" in sys.modules)
-"""
-
 
 def refused(*_: object) -> bool:
     return False
-
-
-def test_the_front_door_imports_no_torch_and_a_process_no_grpc() -> None:
-    printed = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=True).stdout
-    assert printed.split() == ["False", "False", "False"]
 
 
 @pytest.mark.parametrize("options", [{"isolation": "none"}, {"enable_custom_logit_processor": False}])
@@ -59,16 +44,13 @@ def test_without_workers_the_service_is_empty(options: dict[str, Any]) -> None:
 
 def test_no_isolation_is_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     config = ServerConfig(enable_custom_logit_processor=True, isolation="none")
+    assert worker_service_of(ServerConfig(), None, refused).announcement == "refused"
+    assert not caplog.text
     with caplog.at_level(logging.WARNING):
         service = worker_service_of(config, None, refused)
     assert service.announcement == "accepted, and run in the processes of their callers"
     assert "can run code as this server's user" in caplog.text
     assert "crashes ends all sessions of its caller, and one that hangs is not interrupted" in caplog.text
-
-
-def test_without_shipped_processors_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert worker_service_of(ServerConfig(), None, refused).announcement == "refused"
-    assert not caplog.text
 
 
 def test_workers_are_lent_by_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +92,9 @@ def test_an_interpreter_that_runs_no_workers(monkeypatch: pytest.MonkeyPatch) ->
         worker_service_of(config, Mock(without=frozenset()), refused)
 
 
-def test_owners_with_the_scope_hold_the_gpu() -> None:
+def test_owners_with_the_scope_hold_the_gpu_and_are_announced(tmp_path: Path) -> None:
     service = LendingService(ServerConfig(), Mock(paths={}), lambda name, scope: name == "alice", ["/dev/nvidia0"])
     assert (service._may_hold_gpu("alice"), service._may_hold_gpu("bob")) == (True, False)
-
-
-def test_the_holders_of_the_gpu_are_announced(tmp_path: Path) -> None:
     for config, holders in (
         (ServerConfig(), "all authors (authentication is off)"),
         (ServerConfig(tokens=tmp_path / "tokens"), "authors with the scope cuda"),
@@ -123,3 +102,9 @@ def test_the_holders_of_the_gpu_are_announced(tmp_path: Path) -> None:
         service = LendingService(config, Mock(paths={}), refused, ["/dev/nvidia0"])
         assert service.announcement.endswith(f"processes of {holders} hold the GPU and so cannot be fully contained")
     assert "GPU" not in LendingService(ServerConfig(), Mock(paths={}), refused).announcement
+
+
+def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    with pytest.raises(StartupError, match=r"needs Linux: .*LOGITPORT_TARGET=embedded"):
+        launch(ServerConfig())

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from logitport import Client
 from logitport_server.http_pages import bounded_http, status_pages
 from logitport_server.http_pages.status_pages import Health, Heartbeat, listen
+from tests.event_loops import on_loop
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
@@ -39,25 +40,16 @@ def get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_metrics_are_refreshed_before_they_are_shown() -> None:
-    registry, values = CollectorRegistry(), [1]
-    Gauge("answer", "Of everything", registry=registry).set_function(lambda: values[-1])
-    pages = listen("127.0.0.1:0", registry, health=lambda: Health.SERVING, refresh=lambda: values.append(42))
-    get(pages.port, "/healthz")
-    assert values == [1]
-    assert "answer 42.0" in get(pages.port, "/metrics")[1]
-    pages.close()
-
-
 def test_checks_answer_as_their_functions() -> None:
     state = SimpleNamespace(alive=True, health=Health.NOT_SERVING)
-    registry = CollectorRegistry()
-    Gauge("answer", "Of everything", registry=registry).set(42)
+    registry, values = CollectorRegistry(), [1]
+    Gauge("answer", "Of everything", registry=registry).set_function(lambda: values[-1])
     pages = listen(
         "127.0.0.1:0",
         registry,
         health=lambda: state.health,
         is_alive=lambda: state.alive,
+        refresh=lambda: values.append(42),
     )
     port = pages.port
     assert get(port, "/healthz") == (200, "ok\n")
@@ -67,6 +59,7 @@ def test_checks_answer_as_their_functions() -> None:
     assert get(port, "/readyz") == (200, "ok\n")
     state.health = Health.SILENT
     assert get(port, "/readyz") == (503, "not alive\n")
+    assert values == [1], "only metrics are refreshed, before they are shown"
     for path in ("/metrics", "/"):
         status, text = get(port, path)
         assert status == 200
@@ -88,16 +81,30 @@ def test_listening_on_ipv6() -> None:
     pages.close()
 
 
-def test_idle_connections_do_not_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_idle_and_slow_connections_do_not_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte ends a wait, so only a limit of the whole connection helps."""
     monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
     pages = listen("127.0.0.1:0", CollectorRegistry(), health=lambda: Health.SERVING)
     before = threading.active_count()
-    idle = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(200)]
+    slow = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(200)]
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(0.1):
+            for connection in slow:
+                with suppress(OSError):
+                    connection.send(b"G")
+
+    sending = threading.Thread(target=send)
     try:
         assert threading.active_count() - before <= 2 * bounded_http.MAX_CONNECTIONS  # a thread and a timer each
+        sending.start()
         wait_until(lambda: _answers(pages.port))
     finally:
-        for connection in idle:
+        ended.set()
+        sending.join()
+        for connection in slow:
             connection.close()
         pages.close()
     wait_until(lambda: threading.active_count() <= before)
@@ -109,34 +116,28 @@ def _answers(port: int) -> bool:
     return False
 
 
-def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_pages, "_BEAT_SECONDS", 0.01)
     registry = CollectorRegistry()
     heartbeat = Heartbeat(registry)
-
-    async def block() -> None:
-        beating = asyncio.create_task(heartbeat.beat())
-        await asyncio.sleep(0)
-        time.sleep(0.2)  # noqa: ASYNC251 - the beat is due meanwhile
-        await asyncio.sleep(0.05)
-        beating.cancel()
-
-    asyncio.run(block())
+    beating = asyncio.create_task(heartbeat.beat())
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 - the beat is due meanwhile
+    await asyncio.sleep(0.05)
+    beating.cancel()
     assert (registry.get_sample_value("logitport_event_loop_lag_seconds_sum") or 0) >= 0.18
     assert heartbeat.is_alive()
 
 
-def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat = Heartbeat(CollectorRegistry())
     monkeypatch.setattr(status_pages, "_RESPONSE_SECONDS", 0.0)
     assert heartbeat.is_responsive()  # it has not begun: a long start is no hang
-
-    async def begin() -> None:
-        beating = asyncio.create_task(heartbeat.beat())
-        await asyncio.sleep(0)
-        beating.cancel()
-
-    asyncio.run(begin())
+    beating = asyncio.create_task(heartbeat.beat())
+    await asyncio.sleep(0)
+    beating.cancel()
     assert not heartbeat.is_responsive()
     assert heartbeat.is_alive()
     monkeypatch.setattr(status_pages, "_MAX_SILENCE_SECONDS", 0.0)

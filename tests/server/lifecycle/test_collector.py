@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport_server.lifecycle import collector
+from tests.event_loops import on_loop
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -60,24 +61,21 @@ def test_full_collections_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("begun")
-def test_freed_memory_is_returned_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_freed_memory_is_returned_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "INTERVAL_SECONDS", 0.0)
     answers, returned = iter([False, True]), asyncio.Event()
     calls: list[int] = []
+    loop = asyncio.get_running_loop()
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
+    def note() -> None:
+        calls.append(1)
+        loop.call_soon_threadsafe(returned.set)
 
-        def note() -> None:
-            calls.append(1)
-            loop.call_soon_threadsafe(returned.set)
-
-        monkeypatch.setattr(collector, "return_freed_memory", note)
-        task = asyncio.create_task(collector.collect_at_intervals(lambda: next(answers, False)))
-        await asyncio.wait_for(returned.wait(), SECONDS)
-        task.cancel()
-
-    asyncio.run(run())
+    monkeypatch.setattr(collector, "return_freed_memory", note)
+    task = asyncio.create_task(collector.collect_at_intervals(lambda: next(answers, False)))
+    await asyncio.wait_for(returned.wait(), SECONDS)
+    task.cancel()
     assert calls == [1]
 
 

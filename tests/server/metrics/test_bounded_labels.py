@@ -24,12 +24,6 @@ def shown(labels: BoundedLabels[Counter[str]]) -> list[str]:
     return [label for label, _ in labels.items()]
 
 
-def test_a_name_keeps_its_value(labels: BoundedLabels[Counter[str]]) -> None:
-    labels.get("a", "alice")["rows"] += 1
-    labels.get("a", "bob")["rows"] += 1
-    assert dict(labels.items()) == {"a": {"rows": 2}}
-
-
 def test_labels_over_the_limit_of_a_principal_share_one(labels: BoundedLabels[Counter[str]]) -> None:
     for name in "abcd":
         labels.get(name, "mallory")["rows"] += 1

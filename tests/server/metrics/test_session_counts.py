@@ -14,27 +14,19 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import MAX_REPORTED_NAMES, Counts, SessionLoads
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.transports.departures import Departures
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
+from logitport_server.transports.session_table import SessionTable
 from logitport_session.engine_session.session_admissions import Admitted
-from logitport_session.steps.step_time import Spending
-from tests.recorded_metrics import RecordedMetrics
-from tests.server.conftest import DenyHistory, int32
+from logitport_session.steps.outcome import StepDurations
+from tests.recorded_metrics import RecordedMetrics, samples
+from tests.server.conftest import DenyHistory
+from tests.session_streams import addition, step_of
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME = "Ban (sha256:0123456789ab)"
-
-
-def samples(metrics: Metrics) -> dict[Any, float]:
-    """The values of all metrics but those of this process."""
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if not sample.name.startswith(("process_", "logitport_build_info")) and not sample.name.endswith("_created")
-    }
 
 
 def failures(*codes: Any) -> list[common_pb2.Failure]:
@@ -56,9 +48,11 @@ def steps(draw: Any) -> Callable[[SessionCounts], object]:
     failed = draw(CODES)
     refused = draw(st.integers(0, len(failed)))
     reply = kind(applied=rows, failures=failures(*failed))
-    spending = draw(st.none() | st.builds(Spending, st.dictionaries(NAMES, SECONDS, max_size=2), st.none() | SECONDS))
+    durations = draw(
+        st.none() | st.builds(StepDurations, st.dictionaries(NAMES, SECONDS, max_size=2), st.none() | SECONDS)
+    )
     transport, seconds, queued = draw(st.sampled_from(["unary", "grpc", "local"])), draw(SECONDS), draw(SECONDS)
-    return lambda to: to.step(reply, seconds, transport, spending, queued, refused=refused)
+    return lambda to: to.step(reply, seconds, transport, durations, queued, refused=refused)
 
 
 @st.composite
@@ -80,7 +74,7 @@ def sent(counts: SessionCounts) -> Counts:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(counts.take()), type=Counts)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(steps() | others() | st.none(), max_size=25))
 def test_the_sum_of_any_reports_is_one_report_of_all(events: list[Callable[[SessionCounts], object] | None]) -> None:
     """None stands for a report."""
@@ -103,27 +97,21 @@ def counts() -> SessionCounts:
     return SessionCounts(["thinking_budget"])
 
 
-def test_the_load_is_that_of_open_sessions(counts: SessionCounts, open_engine: Any) -> None:
-    assert counts.loads() == SessionLoads()
+def test_the_load_is_that_of_open_sessions_and_its_changes_are_signalled(
+    counts: SessionCounts, open_engine: Any
+) -> None:
     engine = open_engine(8)
-    counts.session_opened(engine.session)
-    engine.add(0, [])
-    assert counts.loads() == SessionLoads(sessions=1, requests=1)
-    counts.session_closed(engine.session)
     assert counts.loads() == SessionLoads()
-
-
-def test_a_change_of_the_load_is_signalled(counts: SessionCounts, open_engine: Any) -> None:
-    engine = open_engine(8)
-    for change in (
-        lambda: counts.session_opened(engine.session),
-        lambda: counts.admitted(Admitted(), 0.1),
-        counts.requests_removed,
-        lambda: counts.session_closed(engine.session),
+    for change, loads in (
+        (lambda: counts.session_opened(engine.session), SessionLoads(sessions=1)),
+        (lambda: engine.add(0, []) and counts.admitted(Admitted(), 0.1), SessionLoads(sessions=1, requests=1)),
+        (counts.requests_removed, SessionLoads(sessions=1, requests=1)),
+        (lambda: counts.session_closed(engine.session), SessionLoads()),
     ):
         counts.changed.clear()
         change()
         assert counts.changed.is_set()
+        assert counts.loads() == loads
 
 
 def test_the_number_of_names_in_a_report_is_limited(counts: SessionCounts) -> None:
@@ -150,22 +138,13 @@ def test_long_names_with_the_same_label_are_one(counts: SessionCounts) -> None:
 @pytest.mark.parametrize("closes", [False, True])
 def test_what_a_stream_counts(processor: str, closes: bool, open_engine: Any) -> None:
     """Steps of the compiled core, too."""
-    recorded, departures = RecordedMetrics(), Departures()
+    recorded, session_table = RecordedMetrics(), SessionTable()
     session = open_engine(100, DisallowedTokens, DenyHistory).session
-    stream = SessionStream(lambda _: session, recorded.counts, None, departures=departures, number=7)
-    calls = [
-        common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name), params=b'{"token_ids": [7, 8]}')
-        for name in (processor, "unknown")
-    ]
-    added = [
-        processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(processors=[call]))
-        for slot, call in enumerate(calls)
-    ]
-    step = processing_pb2.Step(slots=int32(0), generations=int32(0), base_lengths=int32(0), history_crcs=int32(0))
+    stream = SessionStream(lambda _: session, recorded.counts, None, session_table=session_table, number=7)
     frames: list[dict[str, Any]] = [
         {"open": processing_pb2.OpenSession(vocab_size=100, datatype="FP32", can_move=True)},
-        {"add": processing_pb2.AddRequests(requests=added)},
-        *[{"step": step}] * 3,
+        addition([processor], ["unknown"], params=b'{"token_ids": [7, 8]}'),
+        *[step_of([])] * 3,
     ]
     for seq, frame in enumerate(frames, 1):
         data = processing_pb2.SessionRequest(seq=seq, **frame).SerializeToString()
@@ -188,5 +167,5 @@ def test_what_a_stream_counts(processor: str, closes: bool, open_engine: Any) ->
         ("logitport_admission_queue_seconds_count", {}),
     ):
         assert recorded.value(name, **labels) == (1 if "admission" in name else 3)
-    assert [session.number for session in departures.opened_after(0, 9)] == ([] if closes else [7])
-    assert departures.movable_sessions == (0 if closes else 1)
+    assert [session.number for session in session_table.opened_after(0, 9)] == ([] if closes else [7])
+    assert session_table.movable_sessions == (0 if closes else 1)

@@ -8,9 +8,11 @@ import socket
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
+from logitport.system.frame_limits import MAX_PACKET_BYTES
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.message import Message
 
@@ -66,12 +68,40 @@ def test_nothing_waits_that_must_not(ends: tuple[Channel, Channel, socket.socket
     assert second.receive() == (Said(data=b"x" * 1000), [])
 
 
-@pytest.mark.parametrize("data", [b"i", b"i\xff", b"m", b"x", b"iabc"])
+@pytest.mark.parametrize("data", [b"i", b"i\xff", b"m", b"x", b"iabc", b"p", b"p" * 100])
 def test_bytes_that_are_no_message(ends: tuple[Channel, Channel, socket.socket], data: bytes) -> None:
     _, second, socket_of_first = ends
     socket_of_first.send(data)
     with pytest.raises(ChannelError):
         second.receive()
+
+
+@pytest.mark.parametrize("size", [10, 1 << 17])
+def test_a_message_is_kept_while_memory_is_short(
+    ends: tuple[Channel, Channel, socket.socket], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    first, second, _ = ends
+    reading, writing = os.pipe()
+    for sender, receiver in ((first, second), (second, first)):
+        sender.send(Said(data=b"x" * size), [writing])
+        sender.send(Said(data=b"next"))
+        decoder = receiver._decoder
+        with monkeypatch.context() as patch:
+            patch.setattr(receiver, "_decoder", Mock(decode=Mock(side_effect=MemoryError)))
+            for _ in range(3):
+                with pytest.raises(MemoryError):
+                    receiver.receive()
+        assert receiver._decoder is decoder
+        received = receiver.receive()
+        assert received is not None
+        message, descriptors = received
+        assert message == Said(data=b"x" * size)
+        os.write(descriptors[0], b"through")
+        os.close(descriptors[0])
+        assert os.read(reading, 100) == b"through"
+        assert receiver.receive() == (Said(data=b"next"), [])
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_message_of_another_type_leaves_no_descriptor(ends: tuple[Channel, Channel, socket.socket]) -> None:
@@ -125,6 +155,20 @@ def test_a_process_sends_large_messages_in_parts() -> None:
     front_door.close()
     too_large.join()
     process.close()
+
+
+def test_a_part_of_a_message_carries_no_descriptors() -> None:
+    one, other = Channel.pair()
+    front_door = Channel(one, [Said])
+    reading, writing = os.pipe()
+    with other:
+        socket.send_fds(other, [b"p" * (MAX_PACKET_BYTES + 1)], [writing])
+        os.close(writing)
+        with pytest.raises(ChannelError, match="descriptors"):
+            front_door.receive()
+        assert os.read(reading, 1) == b"", "the front door has kept the descriptor"
+    os.close(reading)
+    front_door.close()
 
 
 def test_without_a_free_descriptor_a_message_comes_alone() -> None:

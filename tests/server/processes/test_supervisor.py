@@ -14,7 +14,7 @@ import pytest
 from logitport_server.config import ServerConfig
 from logitport_server.http_pages.status_pages import Health
 from logitport_server.processes import supervisor as module
-from logitport_server.processes.report import Report, ServerLoad
+from logitport_server.processes.server_report import Report, ServerLoad
 from logitport_server.processes.supervisor import Rules, Supervisor
 from tests.conftest import environment
 from tests.waiting import wait_until
@@ -124,6 +124,7 @@ def test_another_server_at_the_address_does_not_count(supervise: Callable[..., S
     assert "was not ready for 0.5 s" in server.report.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("health", [Health.SILENT, Health.NOT_SERVING])
 def test_a_process_that_hangs_or_drains_is_replaced(supervise: Callable[..., Supervised], health: Health) -> None:
     server = supervise(READY, replace(PATIENT, unhealthy_seconds=0.3))

@@ -43,6 +43,7 @@ NAMES = [
         "team\u2215x",
     ),
     *("team/x:v1:v2", "team", "x", "/", "", ".", "..", "a/" * 64 + "a", "team/" + "x" * 124),
+    *(":x", "0123456789abcdef" * 4),
 ]
 
 
@@ -64,7 +65,7 @@ def registry(tmp_path: Path) -> Iterator[LocalRegistry]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])
 def test_no_such_name_is_bound(registry: LocalRegistry, name: str) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="namespace/name"):
         registry.register(IDLE, name, replace=False)
     assert all(name not in info.names for info in registry.describe_all())
 

@@ -71,18 +71,13 @@ def test_functions_that_cloudpickle_shipped() -> None:
     assert functions["scaled"].uses == ("SCALE",)
 
 
-def test_calls_of_unpickling_are_reported_but_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_calls_of_unpickling_are_reported_but_not_run(tmp_path: Path, protocol: int) -> None:
     made = tmp_path / "made"
-    found = inspect_pickle(pickle.dumps(Touches(str(made))))
-    assert [line.rpartition(" ")[2] for line in found.imports] == ["system"]
+    found = inspect_pickle(pickle.dumps(Touches(str(made)), protocol))
+    assert [line.rpartition(" ")[2] for line in found.imports][-1:] == ["system"]
     assert any(f"system('touch {made}')" in statement for statement in found.statements)
     assert not made.exists()
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol(tmp_path: Path, protocol: int) -> None:
-    found = inspect_pickle(pickle.dumps(Touches(str(tmp_path / "made")), protocol))
-    assert any("system('touch" in statement for statement in found.statements)
 
 
 def test_bytes_and_long_strings_are_abbreviated() -> None:
@@ -98,6 +93,7 @@ def test_an_invalid_pickle(data: bytes) -> None:
         inspect_pickle(data)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text(Curious.to_str())

@@ -60,11 +60,6 @@ def test_a_failed_load_is_retried() -> None:
     assert loader.load.cache_info().currsize == 0
 
 
-def test_two_loaders_share_nothing() -> None:
-    first, second = PayloadLoader(2), PayloadLoader(2)
-    assert first.load(shipped(1)) is not second.load(shipped(1))
-
-
 def test_nothing_else_unpickles() -> None:
     """`payload.loads` has one caller in the service, and only `payload` imports pickle modules."""
     callers, picklers = [], []

@@ -48,12 +48,6 @@ def test_a_last_call_that_waits_is_left_behind() -> None:
     released.set()
 
 
-def test_one_that_was_not_started() -> None:
-    calls: list[int] = []
-    Poller(lambda: calls.append(1)).close()
-    assert not calls
-
-
 def test_two_intervals_are_less_than_the_promised_time() -> None:
     """A quarantine waits for the poll of its server and for that of another one. docs/operating.md promises 3 s."""
     assert 2 * INTERVAL_SECONDS < 3

@@ -7,17 +7,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, NotFound, PayloadError, payload
+from logitport import InvalidArgument, LimitExceeded, NameTaken, PayloadError, payload
 from logitport_builtins import BUILTINS
 from logitport_programs.program import Program, Value
 from logitport_proto import common_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_session.trust.principals import APPLY, REGISTER, Principal
 from tests.programs.runtime import build
 from tests.toy_processors import Unchanged
@@ -75,26 +72,6 @@ def test_no_programs(allow: bool) -> None:
         registry.resolve(named(payload=ONE))
 
 
-def test_the_scope() -> None:
-    with pytest.raises(AccessDenied, match="'register'"):
-        make_registry().resolve(named(payload=ONE), Principal("x", frozenset({APPLY})))
-
-
-def test_names_owners_and_deletion() -> None:
-    registry = make_registry(max_owned=2)
-    registry.register(ONE, "team/x", ANN, replace=False)
-    with pytest.raises(NameTaken, match=r"MinP \(sha256:"):
-        registry.register(TWO, "team/x", ANN, replace=False)
-    with pytest.raises(NotFound):
-        registry.resolve(named(name="team/x"), BOB)
-    registry.register(ONE, "", ANN, replace=False, shared=True)
-    assert registry.resolve(named(name="team/x"), BOB).program == MIN_P
-    registry.register(TWO, "team/x", ANN, replace=True)
-    assert registry.resolve(named(name="team/x"), ANN).program == TOP_K
-    assert registry.delete(TOP_K.program.digest, ANN) == ["team/x"]
-    assert [info.digest for info in registry.describe_all(ANN) if not info.builtin] == [MIN_P.program.digest]
-
-
 @pytest.mark.parametrize(
     ("serialized", "error", "message"),
     [
@@ -121,22 +98,6 @@ def test_bad_programs(serialized: str, error: type[Exception], message: str) -> 
         with pytest.raises(error, match=message):
             refused()
     assert len(registry.describe_all(ANN)) == len(BUILTINS)
-
-
-def test_signatures(tmp_path: Path) -> None:
-    key = Ed25519PrivateKey.generate()
-    (tmp_path / "a.pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    registry = make_registry(trusted_keys=TrustedKeys(tmp_path))
-    signed = payload.sign(ONE, key, name="team/x")
-    assert registry.register(signed, "team/x", ANN, replace=False).digest == MIN_P.program.digest
-    assert registry.resolve(named(payload=signed)).program == MIN_P
-    with pytest.raises(PayloadError, match="is not signed"):
-        registry.register(ONE, "team/x", ANN, replace=False)
-    with pytest.raises(PayloadError, match="for 'team/x', not for 'team/y'"):
-        registry.register(signed, "team/y", ANN, replace=False)
-    other = json.dumps({**json.loads(TWO), "signature": json.loads(signed)["signature"]})
-    with pytest.raises(PayloadError, match="does not fit"):
-        registry.resolve(named(payload=other))
 
 
 def test_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

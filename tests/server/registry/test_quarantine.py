@@ -125,7 +125,7 @@ def test_a_processor_that_three_principals_have_in_quarantine_is_quarantined_for
     for principal in ("a", "b", "c"):
         assert not is_quarantined(breaker, caller("other"))
         quarantine(breaker, caller(principal))
-    with pytest.raises(ProcessorFailed, match=r"quarantined for 3 principals, for the last one because: .*crashed"):
+    with pytest.raises(ProcessorFailed, match=r"3 principals.*crashed"):
         breaker.check(caller("other"), DIGEST, "a name")
     assert not is_quarantined(breaker, caller("other"), "another")
     assert breaker.lift(DIGEST)
@@ -175,15 +175,12 @@ def test_principals_are_bounded(breaker: Quarantine) -> None:
     assert not is_quarantined(breaker, caller("first"))
 
 
-@pytest.mark.parametrize("domain", [ONE, OTHER])
-def test_the_message_names_the_remedy(domain: TrustDomain) -> None:
+def test_the_message_names_the_remedy() -> None:
     breaker = Quarantine(1, CALL_SECONDS)
-    breaker.record_failure(domain, DIGEST, "its worker ended with status 3")
-    with pytest.raises(ProcessorFailed, match=r"status 3; fix it, or have an operator lift the quarantine") as raised:
-        breaker.check(domain, DIGEST, "Ban (sha256:0123)")
+    breaker.record_failure(ONE, DIGEST, "its worker ended with status 3")
+    with pytest.raises(ProcessorFailed, match=f"status 3.*logitport processors unquarantine TARGET {DIGEST}") as raised:
+        breaker.check(ONE, DIGEST, "Ban (sha256:0123)")
     assert raised.value.processor == "Ban (sha256:0123)"
-    assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")
-    assert f"logitport processors unquarantine TARGET {DIGEST}" in raised.value.message
 
 
 def test_changes_are_reported_at_once(breaker: Quarantine) -> None:

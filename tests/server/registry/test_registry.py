@@ -1,4 +1,4 @@
-"""Registration and lookup of processors by name and digest."""
+"""Registration and lookup of processors by name and digest, and across restarts of the server."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, NotFound, PayloadError
+from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, NotFound, PayloadError, payload
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_runner.local_registry import LocalRegistry
+from logitport_server.executors.inline import InlineExecutor
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.registry.stored_records import Binding, Registration
+from logitport_server.registry.stores.base import Write
+from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_session.trust.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    Restart = Callable[..., LocalRegistry]
 
 ONE, TWO = Unchanged.to_str(), AddOne.to_str()
 
@@ -41,27 +48,15 @@ def named(**by: str) -> common_pb2.Processor:
 def test_the_same_payload_is_registered_once() -> None:
     registry = make_registry()
     first = registry.register(ONE, "", replace=False)
+    assert (first.class_name, first.dialect, first.builtin) == ("Unchanged", "sglang", False)
+    assert (first.python, bool(first.dill)) == (f"{sys.version_info.major}.{sys.version_info.minor}", True)
+    assert first.size_bytes == len(json.loads(ONE)["callable"]) // 2
     again = registry.register(ONE, "team/one", replace=False)
     without_labels = registry.register(json.dumps({"callable": json.loads(ONE)["callable"]}), "team/uno", replace=False)
     assert first.digest == again.digest == without_labels.digest
     assert list(without_labels.names) == ["team/one", "team/uno"]
     assert without_labels.registered_at == first.registered_at > 0
     assert len(registry.describe_all()) == len(BUILTINS) + 1
-
-
-def test_a_description() -> None:
-    info = make_registry().register(ONE, "team/one", replace=False)
-    assert info.python == f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert info.dill
-    assert info.size_bytes == len(json.loads(ONE)["callable"]) // 2
-    assert not info.builtin
-    assert (info.class_name, info.dialect) == ("Unchanged", "sglang")
-
-
-def test_the_description_of_an_installed_processor() -> None:
-    info = make_registry().describe("thinking_budget")
-    assert (info.class_name, info.dialect) == ("ThinkingBudget", "edits")
-    assert all(one.class_name and one.dialect for one in make_registry().describe_all())
 
 
 @pytest.mark.parametrize("name", ["a/b", "team/ban-french:v2", "a/b/c:1.0", "0/_x".replace("_", "0"), "a/" + "b" * 126])
@@ -72,37 +67,16 @@ def test_names(name: str) -> None:
     assert registry.resolve(named(name=name)).key == digest
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("x", "thinking_budget", "Team/x", "team/", "/x", "a//b", "a/b:", "a/b:c:d", ":x", "a/b c", "a/é", "a/b\n"),
-        *("../x", "a/-b", "a/" + "b" * 127, "0123456789abcdef" * 4),
-    ],
-)
-def test_invalid_names(name: str) -> None:
-    registry = make_registry()
-    with pytest.raises(InvalidArgument, match=r"namespace/name\[:tag\]"):
-        registry.register(ONE, name, replace=False)
-    assert len(registry.describe_all()) == len(BUILTINS)
-
-
 def test_a_name_is_taken_until_it_is_replaced() -> None:
     registry = make_registry()
     one = registry.register(ONE, "team/x", replace=False).digest
     assert registry.register(ONE, "team/x", replace=False).digest == one
-    with pytest.raises(NameTaken, match=rf"'team/x' is bound to Unchanged \(sha256:{one[:12]}\); .* replace"):
+    with pytest.raises(NameTaken, match=rf"'team/x' is bound to Unchanged \(sha256:{one[:12]}\)"):
         registry.register(TWO, "team/x", replace=False)
+    assert len(registry.describe_all()) == len(BUILTINS) + 1, "the refused one is registered"
     two = registry.register(TWO, "team/x", replace=True)
     assert registry.resolve(named(name="team/x")).key == two.digest
     assert list(registry.describe(one).names) == []
-
-
-def test_a_name_that_is_refused_registers_nothing() -> None:
-    registry = make_registry()
-    registry.register(ONE, "team/x", replace=False)
-    with pytest.raises(NameTaken):
-        registry.register(TWO, "team/x", replace=False)
-    assert len(registry.describe_all()) == len(BUILTINS) + 1
 
 
 def test_the_registry_is_bounded() -> None:
@@ -119,7 +93,9 @@ def test_built_ins_are_listed_first_then_by_name() -> None:
     registry = make_registry()
     registry.register(TWO, "b/two", replace=False)
     registry.register(ONE, "a/one", replace=False)
-    assert [next(iter(info.names)) for info in registry.describe_all()] == [*sorted(BUILTINS), "a/one", "b/two"]
+    listed = registry.describe_all()
+    assert [next(iter(info.names)) for info in listed] == [*sorted(BUILTINS), "a/one", "b/two"]
+    assert all(info.class_name and info.dialect for info in listed)
 
 
 def test_deleting_a_name_keeps_the_digest() -> None:
@@ -138,7 +114,7 @@ def test_deleting_a_digest_deletes_its_names() -> None:
     digest = registry.register(ONE, "team/x", replace=False).digest
     assert registry.delete(digest) == ["team/x", "team/y"]
     for gone in (named(digest=digest), named(name="team/x"), named(name="team/y")):
-        with pytest.raises(NotFound, match=r"register it first.* without --store .*restart"):
+        with pytest.raises(NotFound, match=r"register it first.* without --store: .* before its start is lost"):
             registry.resolve(gone)
 
 
@@ -150,12 +126,8 @@ def test_built_ins_cannot_be_deleted() -> None:
 @pytest.mark.parametrize("processor", ["", "unknown", "team/unknown", "0" * 64])
 def test_unknown_processors(processor: str) -> None:
     registry = make_registry()
-    for call, advice in (
-        (registry.describe, "List returns those that you can see"),
-        (registry.delete, "there is nothing to delete: List returns"),
-        (registry.unquarantine, "and none is quarantined; List returns"),
-    ):
-        with pytest.raises(NotFound, match=f"^no registered name or digest is '{processor}'.*{advice}"):
+    for call in (registry.describe, registry.delete, registry.unquarantine):
+        with pytest.raises(NotFound, match=f"'{processor}'"):
             call(processor)
     for by in ("builtin", "name", "digest"):
         with pytest.raises(NotFound):
@@ -204,6 +176,7 @@ def test_without_the_option_no_payload_is_parsed(serialized: str) -> None:
     assert registry.resolve(named(builtin="disallowed_tokens")).installed is BUILTINS["disallowed_tokens"]
 
 
+@pytest.mark.slow
 def test_registration_and_lookup_do_not_unpickle() -> None:
     """Unpickling this payload would end the process."""
     code = """
@@ -306,7 +279,7 @@ def test_shared_processors_are_visible_to_all_but_deleted_by_their_owner_only() 
     assert registry.describe("alice/x", BOB).shared
     assert registry.describe_all(BOB)[-1].digest == digest
     for processor in ("alice/x", digest):
-        with pytest.raises(AccessDenied, match=r"'bob' may not delete .* another principal, .* scope 'admin'"):
+        with pytest.raises(AccessDenied, match=r"'bob' .* scope 'admin'"):
             registry.delete(processor, BOB)
     registry.register(ONE, "", ALICE, replace=False)
     with pytest.raises(NotFound):
@@ -338,14 +311,14 @@ def test_payloads_in_requests_need_the_scope() -> None:
     registry = make_registry()
     source = registry.resolve(named(payload=ONE), ALICE, "tenant")
     assert source.domain == TrustDomain("alice", Party("alice", "tenant"), source.key)
-    with pytest.raises(AccessDenied, match=r"'engine' may not ship a processor .* scope 'register'"):
+    with pytest.raises(AccessDenied, match=r"'engine' .* scope 'register'"):
         registry.resolve(named(payload="not JSON"), ENGINE)
 
 
 def test_the_processors_of_a_principal_are_limited() -> None:
     registry = make_registry(max_registered=3, max_owned=1)
     registry.register(ONE, "", ALICE, replace=False)
-    with pytest.raises(LimitExceeded, match=r"'alice' has registered 1 processors, .* --max-processors-per-principal"):
+    with pytest.raises(LimitExceeded, match=r"'alice' .* --max-processors-per-principal"):
         registry.register(TWO, "", ALICE, replace=False)
     registry.register(TWO, "", BOB, replace=False)
 
@@ -354,7 +327,7 @@ def test_the_names_of_a_principal_are_limited() -> None:
     registry = make_registry(max_registered=9, max_owned=2)
     for name in ("alice/a", "alice/b", "alice/b"):
         registry.register(ONE, name, ALICE, replace=False)
-    with pytest.raises(LimitExceeded, match=r"'alice' has bound 2 names, .* --max-processors-per-principal"):
+    with pytest.raises(LimitExceeded, match=r"'alice' .* 2 names"):
         registry.register(ONE, "alice/c", ALICE, replace=False)
     registry.register(TWO, "alice/b", ALICE, replace=True)
     registry.delete("alice/a", ALICE)
@@ -369,7 +342,7 @@ def test_a_payload_that_is_too_long() -> None:
         lambda: registry.register(ONE + " ", "", replace=False),
         lambda: registry.resolve(named(payload=ONE + " ")),
     ):
-        with pytest.raises(LimitExceeded, match=rf"{len(ONE) + 1} characters .* {len(ONE)}: .* --max-payload-bytes"):
+        with pytest.raises(LimitExceeded, match=f"{len(ONE)}: .* --max-payload-bytes"):
             refused()
 
 
@@ -396,3 +369,71 @@ def test_a_name_stays_reserved_while_its_processor_is_refused(tmp_path: Path) ->
         assert again.resolve(named(name="team/x"), BOB).domain == TrustDomain("alice", Party("bob"))
         again.delete("team/x", ALICE)
         assert again.register(TWO, "team/x", BOB, replace=False).owner == "bob"
+
+
+ONE, TWO = Unchanged.to_str(), AddOne.to_str()
+ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "bob"))
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Iterator[Restart]:
+    """Starts a registry on the same store as the one before."""
+    stores: list[SqliteStore] = []
+
+    def start(*, allow: bool = True) -> LocalRegistry:
+        if stores:
+            stores.pop().close()
+        stores.append(SqliteStore(tmp_path / "store"))
+        policy = PayloadPolicy(allow_shipped=allow, max_bytes=1 << 20)
+        return LocalRegistry(policy, max_registered=8, max_owned=8, store=stores[0])
+
+    yield start
+    for store in stores:
+        store.close()
+
+
+def test_a_payload_of_another_digest_is_not_loaded(
+    restart: Restart, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = restart().register(ONE, "team/one", replace=False).digest
+    forged = Registration(serialized=TWO, digest=digest, owner="", shared=False, registered_at=0.0)
+    store = SqliteStore(tmp_path / "store")
+    ((key, revision),) = [item for item in store.index().revisions.items() if item[0] == forged.key]
+    store.commit([Write(key, Seal().add(key, forged.encode()), revision)])
+    store.close()
+    assert len(restart().describe_all()) == len(BUILTINS)
+    assert f"{digest} was not loaded: its digest is" in caplog.text
+
+
+def test_only_a_server_without_a_store_names_the_store_as_the_cause_of_a_lost_name(restart: Restart) -> None:
+    for registry, has_advice in ((make_registry(), True), (restart(), False)):
+        with pytest.raises(NotFound, match="register it first") as caught:
+            registry.resolve(named(name="team/x"))
+        assert ("start the server with --store" in str(caught.value)) == has_advice
+
+
+@pytest.mark.parametrize(
+    ("serialized", "error", "message"),
+    [
+        (json.dumps({"program": "00ff"}), InvalidArgument, "are not a program"),
+        (json.dumps({**json.loads(ONE), "python": "3.9"}), PayloadError, r"3\.9"),
+    ],
+)
+def test_what_this_server_cannot_run_is_refused_when_it_is_used(
+    restart: Restart, tmp_path: Path, serialized: str, error: type[Exception], message: str
+) -> None:
+    """Another server has accepted it. To check it at the start would delay the start, and the calls of others."""
+    restart().register(TWO, "team/two", replace=False)
+    digest = payload.unwrap(serialized).digest
+    stored = (
+        Registration(serialized=serialized, digest=digest, owner="", shared=False, registered_at=0.0),
+        Binding(name="team/one", digest=digest, owner=""),
+    )
+    store = SqliteStore(tmp_path / "store")
+    store.commit([Write(record.key, Seal().add(record.key, record.encode()), "") for record in stored])
+    store.close()
+    registry = restart()
+    assert registry.describe("team/one").digest == digest
+    with pytest.raises(error, match=message):
+        InlineExecutor(PayloadLoader(1)).load(registry.resolve(common_pb2.Processor(name="team/one")))
+    assert registry.resolve(common_pb2.Processor(name="team/two"))

@@ -92,6 +92,7 @@ def with_fault(folder: Path, change: Change, disk: FaultyDisk) -> tuple[list[Any
 
 @pytest.mark.parametrize("fault", ["once", "stays full"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.slow
 def test_a_fault_at_every_write(base: Path, tmp_path: Path, change: Change, fault: str) -> None:
     before = stored_content(base)
     shutil.copytree(base, tmp_path / "after")

@@ -6,6 +6,7 @@ import errno
 import logging
 import resource
 import time
+from typing import Any
 
 import pytest
 
@@ -26,24 +27,16 @@ def test_a_shortage_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert str(descriptors.limit()) in caplog.text
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_a_shortage_is_the_servers(number: int) -> None:
-    expected = pytest.raises(LimitExceeded, match=r"the server is out of file descriptors; .* raise the limit")
-    with expected, descriptors.reported():
-        raise OSError(number, "no more")
-
-
-def test_other_errors_are_no_shortage() -> None:
-    for error in (OSError(errno.ENOMEM, "no memory"), ValueError("24")):
+def test_a_shortage_is_the_servers_and_other_errors_are_not() -> None:
+    for number in (errno.EMFILE, errno.ENFILE):
+        with pytest.raises(LimitExceeded, match="the server is out of file descriptors"), descriptors.reported():
+            raise OSError(number, "no more")
+    caused = ValueError("cannot be read")
+    for error in (OSError(errno.ENOMEM, "no memory"), caused):
         with pytest.raises(type(error)), descriptors.reported():
             raise error
-
-
-def test_the_cause_of_an_error_is_found() -> None:
-    error = ValueError("cannot be read")
-    assert not descriptors.is_shortage(error)
-    error.__cause__ = OSError(errno.EMFILE, "no more")
-    assert descriptors.is_shortage(error)
+    caused.__cause__ = OSError(errno.EMFILE, "no more")
+    assert descriptors.is_shortage(caused)
 
 
 def test_the_limit_is_raised(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -69,31 +62,23 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch: pytest.MonkeyPatch, ca
     assert descriptors.limit() == 256
 
 
-def test_few_sessions_leave_connections_for_others() -> None:
-    assert connection_limit(ServerConfig(max_sessions_per_principal=1), 1 << 20) == 1024
-    assert connection_limit(ServerConfig(max_sessions_per_principal=100), 1 << 20) == 1600
-
-
 @pytest.mark.parametrize(
-    ("descriptors", "accepted"),
+    ("options", "descriptors", "accepted"),
     [
-        (1 << 20, 1024),
-        (1024 + 1280, 1024),
-        (1024 + 1279, 1023),
-        (1024, 256),
-        (2, 1),
+        ({}, 1 << 20, 1024),
+        ({}, 1024 + 1280, 1024),
+        ({}, 1024 + 1279, 1023),
+        ({}, 1024, 256),
+        ({}, 2, 1),
+        ({"max_sessions_per_principal": 1}, 1 << 20, 1024),
+        ({"max_sessions_per_principal": 100}, 1 << 20, 1600),
+        ({"local_transport": False}, 1024 + 128 + 256 * 4 + 64, 1024),  # what is off needs none
     ],
 )
 def test_connections_leave_descriptors_for_sessions_and_workers(
-    descriptors: int, accepted: int, caplog: pytest.LogCaptureFixture
+    options: dict[str, Any], descriptors: int, accepted: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = ServerConfig(enable_custom_logit_processor=True)
-    reserve = 128 + 64 + 256 * 4 + 64
-    assert reserve == 1280
-    assert connection_limit(config, descriptors) == accepted
-    warned = f"{accepted} connections are accepted; raise the limit to {1024 + reserve}" in caplog.text
+    assert 128 + 64 + 256 * 4 + 64 == 1280
+    assert connection_limit(ServerConfig(enable_custom_logit_processor=True, **options), descriptors) == accepted
+    warned = f"{accepted} connections are accepted; raise the limit to {1024 + 1280}" in caplog.text
     assert warned == (accepted < 1024)
-
-
-def test_what_is_off_needs_no_descriptors() -> None:
-    assert connection_limit(ServerConfig(local_transport=False), 1024 + 128 + 256 * 4) == 1024

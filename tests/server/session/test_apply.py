@@ -76,7 +76,7 @@ def test_too_much_work_is_refused_before_any_request_is_admitted(open_engine: An
         return sessions[-1]
 
     requests = [Request([1], processors=DENY * 2), Request([1], processors=ADD * 2)]
-    with pytest.raises(LimitExceeded, match=r"4 rows is 8 .* the server accepts 7: .* raise --max-step-work"):
+    with pytest.raises(LimitExceeded, match=r"4 rows is 8 .* --max-step-work"):
         apply(message_of(torch.zeros(4, VOCAB), requests, 2), open_session)
     assert len(sessions[0]) == 0
     requests.pop()

@@ -21,7 +21,6 @@ from logitport import (
 )
 from logitport_proto import processing_pb2
 from logitport_session.admissions import pending_admissions
-from logitport_session.admissions.pending_admissions import PendingAdmissions
 from logitport_session.engine_session import session_admissions
 from tests.server.conftest import EngineRequest
 
@@ -60,7 +59,9 @@ def test_steps_are_answered_while_an_admission_is_pending(open_engine: Any, subm
     assert engine.denied(step, 1) == [[1, 2]]
     assert step.ended_admissions == 0
     assert (len(engine.session), engine.session.pending) == (1, 1)
+    assert engine.failures(engine.step({new: []})) == {1: (NotFound, False)}
     submitted.run()
+    assert engine.failures(engine.step({new: []})) == {1: (NotFound, False)}, "it was not reported"
     assert engine.step({running: [3]}).ended_admissions == 1
     (ended,) = engine.send_add(in_background=True).ended
     assert (ended.slot, ended.generation, ended.reads_logits) == (1, 0, True)
@@ -72,29 +73,17 @@ def test_steps_are_answered_while_an_admission_is_pending(open_engine: Any, subm
     assert engine.process(1)[0].tolist() == [[1.0] * VOCAB]
 
 
-def test_a_pending_request_cannot_be_stepped(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    new, _ = engine.begin_add(0, ADD)
-    assert engine.failures(engine.step({new: []})) == {0: (NotFound, False)}
-    submitted.run()
-    assert engine.failures(engine.step({new: []})) == {0: (NotFound, False)}, "it was not reported"
-    engine.poll()
-    assert engine.failures(engine.step({new: []})) == {}
-
-
-@pytest.mark.parametrize("processors", [[], DENY, [*DENY, ("Fast", {})]])
-def test_requests_of_fast_built_ins_are_admitted_at_once(open_engine: Any, submitted: Any, processors: Any) -> None:
+@pytest.mark.parametrize(
+    ("processors", "is_fast"), [([], True), (DENY, True), ([*DENY, ("Fast", {})], True), ([*DENY, *ADD], False)]
+)
+def test_requests_of_fast_built_ins_alone_are_admitted_at_once(
+    open_engine: Any, submitted: Any, processors: Any, is_fast: bool
+) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     engine.registry.toys["Fast"] = Fast
     _, reply = engine.begin_add(0, processors)
-    assert (reply.pending, reply.failures, len(submitted)) == (b"", [], 0)
-    assert len(engine.session) == 1
-
-
-def test_one_slow_processor_of_a_chain_is_enough(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    _, reply = engine.begin_add(0, [*DENY, *ADD])
-    assert reply.pending == b"\1"
+    assert (reply.pending, reply.failures) == (b"" if is_fast else b"\1", [])
+    assert (len(engine.session), len(submitted)) == (is_fast, not is_fast)
 
 
 def test_the_columns_of_a_frame_with_several_requests(open_engine: Any, submitted: Any) -> None:
@@ -126,15 +115,6 @@ def test_the_errors_are_those_of_a_synchronous_admission(
     assert ended.error.processor == synchronous.value.processor
     assert (len(engine.session), engine.session.pending) == (0, 0)
     engine.add(0, DENY, generation=1)
-
-
-def test_an_invalid_message_is_refused_at_once(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    for slot, prompt, error in [(0, [VOCAB], InvalidArgument), (4, [1], InvalidArgument)]:
-        _, reply = engine.begin_add(slot, ADD, prompt)
-        assert engine.failures(reply) == {slot: (error, False)}
-        assert reply.pending == b""
-    assert len(submitted) == 0
 
 
 def test_other_frames_report_nothing(open_engine: Any, submitted: Any) -> None:
@@ -204,32 +184,15 @@ def test_a_request_in_use_is_replaced_at_once(open_engine: Any, submitted: Any) 
     assert engine.process(1)[0][0, 0] == 1
 
 
-def test_a_removed_request_is_not_admitted(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    waiting, _ = engine.begin_add(0, ADD)
-    engine.remove(engine.unknown(0, 5))
-    assert engine.session.pending == 1, "another generation"
-    engine.remove(waiting)
-    assert (engine.session.pending, len(submitted)) == (0, 0)
-    running, _ = engine.begin_add(0, ADD, generation=1)
-    work, end = submitted.begin()
-    engine.remove(running)
-    work()
-    end()
-    ended, _ = engine.begin_add(0, ADD, generation=2)
-    submitted.run()
-    engine.remove(ended)
-    assert engine.poll() == {}
-    assert (len(engine.session), engine.session.pending) == (0, 0)
-
-
 def test_a_reused_slot_gets_the_right_request(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     first, _ = engine.begin_add(0, ADD, tenant="a")
-    with pytest.raises(InvalidArgument, match="slot 0 holds generation 0; remove that request first"):
+    with pytest.raises(InvalidArgument, match="generation 0"):
         engine.add(0, DENY, generation=1)
     assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (InvalidArgument, False)}
     work, end = submitted.begin()
+    engine.remove(engine.unknown(0, 5))
+    assert engine.session.pending == 1, "another generation"
     engine.remove(first)
     second, _ = engine.begin_add(0, COUNT, generation=1, tenant="b")
     work()
@@ -317,15 +280,6 @@ def test_waiting_admissions_are_counted_and_their_waits_measured(
     assert engine.admitted.queue_seconds == []
 
 
-def test_a_cancelled_admission_makes_room_for_the_next(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    known = [engine.begin_add(slot, ADD)[0] for slot in range(2)]
-    engine.remove(known[0])
-    assert len(submitted) == 1
-    submitted.run()
-    assert engine.poll() == {(1, 0): None}
-
-
 def test_slots_bound_the_pending_requests(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     for generation in range(100):
@@ -375,16 +329,16 @@ def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, s
     known, _ = engine.begin_add(0, ADD)
     processors = engine.session.processors
     (processor,) = [call.processor for call in known.to_proto().request.processors]
-    host = processors._loader.host
+    load = processors._loader.load
     meanwhile = []
 
-    def host_in_both(source: Any) -> Any:
+    def load_in_both(source: Any) -> Any:
         if not meanwhile:
             meanwhile.append(None)
-            meanwhile.append(processors.host(processor, "", 0))
-        return host(source)
+            meanwhile.append(processors.load(processor, "", 0))
+        return load(source)
 
-    processors._loader.host = host_in_both
+    processors._loader.load = load_in_both
     submitted.run()
     assert engine.poll() == {(0, 0): None}
     assert engine.session.batch.requests[0].chain[0].dialect is meanwhile[1]
@@ -439,10 +393,3 @@ def test_the_work_is_charged_to_the_principal(submitted: Any, open_engine: Any) 
     engine = open_engine(VOCAB, submit=submitted)
     engine.begin_add(0, ADD)
     assert [principal for principal, _, _ in submitted.calls] == [engine.session.principal.name]
-
-
-def test_nothing_is_pending_without_threads() -> None:
-    none = PendingAdmissions("", None, 0)
-    assert (len(none), none.take_ended(), none.generation_at(0)) == (0, [], None)
-    none.cancel(0, 0)
-    none.close()

@@ -44,8 +44,12 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "new ids: fewer than counted": {"new_token_counts": int32(1, 1), "new_token_ids": int32(1)},
     "new ids: more than counted": {"new_token_counts": int32(1, 1), "new_token_ids": int32(1, 2, 3)},
     "new ids without counts": {"new_token_ids": int32(1)},
+    "new ids: half an id": {"new_token_counts": int32(1, 1), "new_token_ids": int32(1, 2)[:-1]},
+    "new ids: counts of some requests": {"new_token_counts": int32(1), "new_token_ids": int32(1)},
     "drafts: counts that add up to 2**32 - 2": {"draft_counts": int32(LARGEST, LARGEST)},
     "drafts: a negative count": {"draft_counts": int32(SMALLEST, SMALLEST)},
+    "drafts: fewer than counted": {"draft_counts": int32(1, 1), "draft_token_ids": int32(1)},
+    "drafts: counts of some requests": {"draft_counts": int32(1), "draft_token_ids": int32(1)},
     "drafts: more than the session was opened for": {"draft_counts": int32(5, 0), "draft_token_ids": int32(*[1] * 5)},
     "rows of a request that is not in the step": {"row_requests": int32(0, 2)},
     "rows of the largest request": {"row_requests": int32(LARGEST)},
@@ -55,9 +59,18 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "the largest draft offset": {"row_requests": int32(0), "row_draft_offsets": int32(LARGEST)},
     "a draft offset below 0": {"row_requests": int32(0), "row_draft_offsets": int32(-1)},
     "offsets without rows": {"row_draft_offsets": int32(0, 0)},
+    "fewer offsets than rows": {"row_requests": int32(0, 1), "row_draft_offsets": int32(0)},
+    "an offset of another request's draft": {
+        "draft_counts": int32(0, 1),
+        "draft_token_ids": int32(1),
+        "row_requests": int32(1, 0),
+        "row_draft_offsets": int32(1, 1),
+    },
+    "half a row": {"row_requests": b"\0"},
     "a slot twice": {"slots": int32(0, 0)},
     "columns of different lengths": {"generations": int32(0, 0, 0)},
     "a column that is too short": {"history_crcs": bytes(4)},
+    "no lengths": {"base_lengths": b""},
     "half an element": {"slots": bytes(7)},
 }
 # Frames that fail only the first request.
@@ -75,6 +88,7 @@ ONE_FAILS: dict[str, dict[str, bytes]] = {
     "an id below 0": {"new_token_counts": int32(1, 0), "new_token_ids": int32(-1)},
     "the smallest id": {"new_token_counts": int32(1, 0), "new_token_ids": int32(SMALLEST)},
     "a draft id beyond": {"draft_counts": int32(1, 0), "draft_token_ids": int32(LARGEST)},
+    "a draft id below 0": {"draft_counts": int32(1, 0), "draft_token_ids": int32(-1)},
 }
 
 
@@ -90,7 +104,8 @@ def engine(open_engine: Any) -> Any:
 def send(engine: Any, columns: dict[str, bytes]) -> processing_pb2.StepEdits:
     """Send a step with these columns, and return the reply."""
     reply = processing_pb2.StepEdits()
-    session_steps.step(engine.session, processing_pb2.Step(**columns), reply)
+    frame = processing_pb2.SessionRequest(seq=1, step=processing_pb2.Step(**columns))
+    session_steps.step(engine.session, frame.step, frame.SerializeToString(), reply)
     return reply
 
 
@@ -117,24 +132,6 @@ def test_slots_outside_the_session(engine: Any, slot: int) -> None:
     assert [type(from_proto(failure.error)) for failure in reply.failures] == [InvalidArgument]
     engine.session.remove(processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0)))
     assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2
-
-
-@pytest.mark.parametrize(
-    "opening",
-    [
-        {"vocab_size": 0},
-        {"vocab_size": SMALLEST},
-        {"max_requests": SMALLEST},
-        {"max_draft_tokens": -1},
-        {"max_draft_tokens": LARGEST},
-        {"eos_token_ids": [VOCAB]},
-        {"eos_token_ids": [-1]},
-    ],
-)
-def test_invalid_sessions_are_refused(open_engine: Any, opening: dict[str, Any]) -> None:
-    with pytest.raises(LogitportError) as raised:
-        open_engine(**{"vocab_size": VOCAB, **opening})
-    assert type(raised.value) in (InvalidArgument, LimitExceeded)
 
 
 @pytest.mark.parametrize(("shape", "each"), [([2**31 - 1, 1], 2**31 - 1), ([2**28, 1], 2**28), ([2**20, VOCAB], 2**20)])

@@ -25,11 +25,10 @@ from logitport.core import tensors
 from logitport.ops import apply_edits
 from logitport_programs.program import Parameter, Program
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session.engine_session import session_steps
-from logitport_session.engine_session.apply import apply
 from logitport_session.steps import step as step_module
 from tests.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
@@ -228,30 +227,29 @@ def test_both_ways_have_equal_results(open_session: Any, drafted: bool) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["skip", "abort"])
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_request_that_fails_beside_its_program(open_session: Any, on_error: Any, place: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "failing", "error"),
+    [
+        (0, deny(9, fails_after=1), ProcessorFailed),
+        (2, deny(9, fails_after=1), ProcessorFailed),
+        (2, deny(VOCAB), InvalidArgument),
+    ],
+)
+def test_a_request_that_fails_beside_its_program(
+    open_session: Any, on_error: Any, place: int, failing: Any, error: type[LogitportError]
+) -> None:
     engine = open_session()
     chain = [deny(4), P, deny(5)]
-    chain[place] = deny(9, fails_after=1)
-    failing, _ = admit(engine, 0, *chain, on_error=on_error)
+    chain[place] = failing
+    wrong, _ = admit(engine, 0, *chain, on_error=on_error)
     other, _ = admit(engine, 1, deny(6), P, deny(7))
-    step = engine.step({failing: [3], other: [3]})
-    assert engine.failures(step) == {0: (ProcessorFailed, on_error == "skip")}
+    step = engine.step({wrong: [3], other: [3]})
+    assert engine.failures(step) == {0: (error, on_error == "skip")}
     assert denied(step.edits, 2) == [[], [6]]
     assert [denied(edits, 2) for edits in step.later_edits] == [[[], [7]]]
     assert {one.processor: one.rows for one in step.applied} == {"Deny": 2, MIN_P.program.digest: 1}
-    step = engine.step({failing: [4], other: [4]})
-    assert (0 in engine.failures(step)) == (on_error == "abort")
-
-
-def test_invalid_edits_fail_only_their_request(open_session: Any) -> None:
-    engine = open_session()
-    failing, _ = admit(engine, 0, deny(4), P, deny(VOCAB))
-    other, _ = admit(engine, 1, deny(6), P, deny(7))
-    step = engine.step({failing: [], other: []})
-    assert engine.failures(step) == {0: (InvalidArgument, False)}
-    assert denied(step.edits, 2) == [[], [6]]
-    assert [denied(edits, 2) for edits in step.later_edits] == [[[], [7]]]
+    step = engine.step({wrong: [4], other: [4]})
+    assert (0 in engine.failures(step)) == (on_error == "abort" or error is InvalidArgument)
 
 
 def test_a_replaced_request_keeps_its_programs(open_session: Any) -> None:
@@ -395,18 +393,3 @@ def test_programs_that_do_not_fit_into_a_reply(open_session: Any) -> None:
     with pytest.raises(LimitExceeded, match="--max-message-bytes"):
         get(engine, *[MIN_P.program.digest] * number)
     assert len(get(engine, *[MIN_P.program.digest] * (number // 2))) == number // 2
-
-
-def test_apply_runs_programs_on_the_server(open_session: Any) -> None:
-    engine = open_session(runs_programs=False)
-    message = processing_pb2.ApplyRequest(
-        requests=[Request([1], processors=[R, T]).to_proto(), Request([], processors=[deny(3)]).to_proto()]
-    )
-    tensors.write(message.logits, torch.ones(2, VOCAB))
-    reply, _ = apply(message, lambda opening: engine.session)
-    assert not reply.failures
-    expected = torch.full((2, VOCAB), 2.0)
-    expected[0, 1] = 1.0
-    expected[1] = 1.0
-    expected[1, 3] = -INF
-    assert torch.equal(tensors.to_torch(reply.logits), expected)

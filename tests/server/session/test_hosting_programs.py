@@ -8,10 +8,10 @@ from typing import Any
 from logitport.core.history import History
 from logitport.payload import Payload, Signature
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session.dialects.program import ProgramDialect
+from logitport_session.dialects.program_dialect import ProgramDialect
 from logitport_session.processor_sources.source import Source
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
-from logitport_session.requests.hosting import HostedProcessors
+from logitport_session.requests.loaded_processors import LoadedProcessors
 from logitport_session.steps.engine_programs import write_programs
 from logitport_session.trust.principals import ANONYMOUS
 from tests.programs.runtime import build
@@ -28,17 +28,17 @@ def test_a_request_has_its_own_signature_for_a_program_that_others_ship_too() ->
         shipped = Payload(PROGRAM.to_bytes(), PROGRAM.digest, signature=sent[-1], is_program=True)
         return Source(PROGRAM.digest, payload=shipped, program=VERIFIED)
 
-    def host(source: Source) -> ProgramDialect:
+    def load(source: Source) -> ProgramDialect:
         assert source.program is not None
         return ProgramDialect(source.program, source.display_name, source.signature)
 
     registry: Any = SimpleNamespace(resolve=resolve)
-    executor: Any = SimpleNamespace(host=host)
-    hosted = HostedProcessors(registry, executor, ANONYMOUS)
+    executor: Any = SimpleNamespace(load=load)
+    loaded = LoadedProcessors(registry, executor, ANONYMOUS)
     found = []
     for signature in (None, SIGNATURE, None, SIGNATURE):
         sent.append(signature)
-        found.append(hosted.host(common_pb2.Processor(), "", 0))
+        found.append(loaded.load(common_pb2.Processor(), "", 0))
     assert [dialect.signature for dialect in found] == sent
     assert found[:2] == found[2:]
 

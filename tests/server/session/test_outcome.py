@@ -8,7 +8,6 @@ import pytest
 
 from logitport import History, ProcessorFailed
 from logitport.core.edits import EditKind, Edits, RowEdits
-from logitport_session.dialects.base import by_row
 from logitport_session.requests.active_request import ActiveRequest
 from logitport_session.steps.grouping import Group, Row
 from logitport_session.steps.outcome import StepOutcome
@@ -71,14 +70,6 @@ def as_lists(edits: Sequence[RowEdits]) -> EditsResult:
 
 
 @pytest.mark.parametrize("form", [as_rows, as_columns, as_lists])
-def test_edits_of_one_processor(requests: list[ActiveRequest], form: Form) -> None:
-    outcome = StepOutcome([group_result(requests, "one", [1, 3], form)])
-    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
-    assert outcome.applied == {"key of one": 2}
-    assert sorted(outcome.edits) == [1, 3]
-
-
-@pytest.mark.parametrize("form", [as_rows, as_columns, as_lists])
 def test_long_lists_become_bitmasks(requests: list[ActiveRequest], form: Form) -> None:
     edits = RowEdits()
     edits.deny(range(14))  # a bitmask has 13 words
@@ -113,18 +104,3 @@ def test_rows_with_all_ids_denied(requests: list[ActiveRequest], form: Form) -> 
     outcome = StepOutcome([group_result(requests, "one", [0, 2], form)])
     assert outcome.all_denied(3) == [2]
     assert outcome.all_denied(VOCAB) == []
-
-
-def test_invalid_edits_fail_only_their_request(requests: list[ActiveRequest]) -> None:
-    group, edits = group_result(requests, "one", [1, 3], as_rows)
-    list(by_row(edits, 2))[1].deny([VOCAB])
-    outcome = StepOutcome([(group, edits)])
-    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1])]
-    assert list(outcome.failures) == [3]
-
-
-def test_a_processor_that_reads_logits_has_no_edits(requests: list[ActiveRequest]) -> None:
-    group, _ = group_result(requests, "reader", [0, 1], as_rows)
-    outcome = StepOutcome([(group, ()), group_result(requests, "one", [1], as_columns)])
-    assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1])]
-    assert outcome.applied == {"key of reader": 2, "key of one": 1}

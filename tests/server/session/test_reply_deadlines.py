@@ -12,7 +12,7 @@ from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
 from logitport_session.steps.step_time import ReplyDeadlines, StepTime
 from tests.session_streams import answer
 from tests.toy_processors import AddOne
@@ -25,8 +25,7 @@ def test_of_built_ins_and_workers() -> None:
     stated = ReplyDeadlines.of(config, only_builtins=True)
     assert stated.add == 7.0
     time, waited = StepTime(3.0), 0.0
-    while not time.is_exhausted:
-        seconds = time.for_calls()
+    while seconds := time.for_calls():
         time.spend(seconds)
         waited += seconds
     assert 3.0 < waited <= stated.step < 4.0

@@ -7,7 +7,6 @@ import zlib
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from logitport import (
@@ -26,51 +25,54 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session.engine_session import session_admissions, session_steps
 from logitport_session.engine_session.session_admissions import Admitted
-from tests.server.conftest import EngineRequest
+from tests.server.conftest import EngineRequest, int32
 
 VOCAB = 10
-INF = float("inf")
-DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+DENY = [("DenyHistory", {})]
 
 
-def int32(*values: int) -> bytes:
-    return np.array(values, "<i4").tobytes()
+def call(name: str, params: bytes = b"") -> common_pb2.ProcessorCall:
+    return common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name), params=params)
+
+
+def added(engine: Any, *requests: common_pb2.Request) -> processing_pb2.RequestsAdded:
+    """Add requests at the slots from 0."""
+    slotted = [processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(requests)]
+    reply = processing_pb2.RequestsAdded()
+    session_admissions.add(engine.session, processing_pb2.AddRequests(requests=slotted), reply)
+    return reply
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("fields", "error", "named"),
     [
-        ({"processors": [("Unknown", {})]}, NotFound, "no Unknown"),
-        ({"prompt_token_ids": [1, -1]}, InvalidArgument, r"prompt_token_ids\[1\] is -1: .*\[0, 10\)"),
-        ({"output_token_ids": [VOCAB]}, InvalidArgument, r"output_token_ids\[0\] is 10"),
-        ({"processors": [("DenyHistory", {"refuse": 1})]}, InvalidArgument, "refuse is set"),
-        ({"request_id": "é" * 129}, InvalidArgument, "request_id is longer than 256 bytes"),
-        ({"tenant": "é" * 129}, InvalidArgument, "tenant is longer than 256 bytes"),
+        ({"processors": [call("Unknown")]}, NotFound, "Unknown"),
+        ({"processors": [call("DenyHistory", b'{"refuse": 1}')]}, InvalidArgument, "refuse"),
+        ({"processors": [call("DenyHistory", b"[1]")]}, InvalidArgument, r"processor 0 \(DenyHistory\)"),
+        ({"processors": [call("DenyHistory", b"{")]}, InvalidArgument, "JSON"),
+        ({"processors": [call("DenyHistory", b"\xff")]}, InvalidArgument, "JSON"),
+        ({"sampling_params": b"3"}, InvalidArgument, "sampling_params"),
+        ({"prompt_token_ids": [1, -1]}, InvalidArgument, r"prompt_token_ids\[1\]"),
+        ({"prompt_ids": int32(1, VOCAB)}, InvalidArgument, r"prompt_token_ids\[1\]"),
+        ({"prompt_ids": b"12345"}, InvalidArgument, "prompt_ids"),
+        ({"output_token_ids": [VOCAB]}, InvalidArgument, r"output_token_ids\[0\]"),
+        ({"output_ids": int32(-1)}, InvalidArgument, r"output_token_ids\[0\]"),
+        ({"output_ids": int32(1), "output_token_ids": [1]}, InvalidArgument, "output_token_ids and output_ids"),
+        ({"request_id": "é" * 129}, InvalidArgument, "request_id"),
+        ({"tenant": "é" * 129}, InvalidArgument, "tenant"),
     ],
 )
 def test_a_refused_request_does_not_affect_the_others(
-    open_engine: Any, change: dict[str, Any], error: type[LogitportError], message: str
+    open_engine: Any, fields: dict[str, Any], error: type[LogitportError], named: str
 ) -> None:
     engine = open_engine(VOCAB)
-    requested = [
-        processing_pb2.SlottedRequest(slot=slot, request=Request(**fields).to_proto())
-        for slot, fields in enumerate([{"processors": DENY}, {"processors": DENY, **change}, {"processors": ADD}])
-    ]
-    reply = processing_pb2.RequestsAdded()
-    session_admissions.add(engine.session, processing_pb2.AddRequests(requests=requested), reply)
+    requests = [{"processors": [call("DenyHistory")]}, fields, {"processors": [call("AddOutputs")]}]
+    reply = added(engine, *(common_pb2.Request(**each) for each in requests))
     assert [(failure.slot, failure.skipped) for failure in reply.failures] == [(1, False)]
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=named):
         raise from_proto(reply.failures[0].error)
     assert reply.reads_logits == b"\0\0\1"
     assert len(engine.session) == 2
-
-
-def added(engine: Any, request: common_pb2.Request) -> processing_pb2.RequestsAdded:
-    reply = processing_pb2.RequestsAdded()
-    session_admissions.add(
-        engine.session, processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
-    )
-    return reply
 
 
 @pytest.mark.parametrize("prompt", [{"prompt_token_ids": [1, 2]}, {"prompt_ids": int32(1, 2)}])
@@ -83,68 +85,15 @@ def test_a_history_is_read_from_lists_and_columns(
     columns = {"slots": int32(0), "generations": int32(0), "base_lengths": int32(3)}
     crc = zlib.crc32(int32(1, 2, 3)).to_bytes(4, "little")
     reply = processing_pb2.StepEdits()
-    session_steps.step(engine.session, processing_pb2.Step(**columns, history_crcs=crc), reply)
+    frame = processing_pb2.SessionRequest(seq=1, step=processing_pb2.Step(**columns, history_crcs=crc))
+    session_steps.step(engine.session, frame.step, frame.SerializeToString(), reply)
     assert not reply.failures
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ({"prompt_ids": int32(1, VOCAB)}, InvalidArgument, r"prompt_token_ids\[1\] is 10"),
-        ({"output_ids": int32(-1)}, InvalidArgument, r"output_token_ids\[0\] is -1"),
-        ({"prompt_ids": b"12345"}, InvalidArgument, "prompt_ids has 5 bytes; send 4 for each id"),
-        (
-            {"output_ids": int32(1), "output_token_ids": [1]},
-            InvalidArgument,
-            "output_token_ids and output_ids are both set; send one of them",
-        ),
-    ],
-)
-def test_a_column_that_is_refused(
-    open_engine: Any, fields: dict[str, Any], error: type[LogitportError], message: str
-) -> None:
-    reply = added(open_engine(VOCAB), common_pb2.Request(**fields))
-    with pytest.raises(error, match=message):
-        raise from_proto(reply.failures[0].error)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (b"[1]", r"params of processor 0 \(DenyHistory\): must be a JSON object, not list"),
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-    ],
-)
-def test_parameters_must_be_an_object(open_engine: Any, params: bytes, message: str) -> None:
-    call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="DenyHistory"), params=params)
-    requested = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
-    reply = processing_pb2.RequestsAdded()
-    session_admissions.add(open_engine(VOCAB).session, processing_pb2.AddRequests(requests=[requested]), reply)
-    with pytest.raises(InvalidArgument, match=message):
-        raise from_proto(reply.failures[0].error)
-
-
-def test_sampling_params_must_be_an_object(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    request = common_pb2.Request(sampling_params=b"3")
-    reply = processing_pb2.RequestsAdded()
-    session_admissions.add(
-        engine.session, processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
-    )
-    assert engine.failures(reply) == {0: (InvalidArgument, False)}
-
-
-@pytest.mark.parametrize("slot", [-1, 4])
-def test_a_slot_outside_the_session(open_engine: Any, slot: int) -> None:
-    with pytest.raises(InvalidArgument, match=rf"slot {slot} is outside \[0, 4\)"):
-        open_engine(VOCAB).add(slot, DENY)
 
 
 def test_an_occupied_slot_is_refused(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     engine.add(0, DENY)
-    with pytest.raises(InvalidArgument, match="slot 0 holds generation 0; remove that request first"):
+    with pytest.raises(InvalidArgument, match="generation 0"):
         engine.add(0, DENY, generation=1)
 
 
@@ -265,7 +214,7 @@ def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: 
 
     engine = open_engine(VOCAB, Slow)
     engine.add(0, [("Slow", {})] * 3)
-    with pytest.raises(ProcessorFailed, match=r"not loaded within 10 s \(--load-timeout-seconds\)"):
+    with pytest.raises(ProcessorFailed, match="--load-timeout-seconds"):
         engine.add(1, [("Slow", {})] * 4)
     assert now[0] == 24.0
 

@@ -1,43 +1,29 @@
-"""The frames of a session: histories that grow and are rewound, and logits for chains that read them."""
+"""The frames of a session: histories, logits for chains that read them, and state that is lost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, NotFound, ProcessorFailed
+from logitport import (
+    CustomLogitProcessor,
+    InvalidArgument,
+    LogitportError,
+    NotFound,
+    ProcessorFailed,
+    Request,
+    StateLost,
+)
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session.engine_session import session_steps
+from tests.server.conftest import int32
 
 VOCAB = 10
 INF = float("inf")
 DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
-
-
-def int32(*values: int) -> bytes:
-    return np.array(values, "<i4").tobytes()
-
-
-def test_histories_grow_step_by_step(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    first, second = engine.add(0, DENY, [1, 2]), engine.add(1, DENY, [])
-    assert engine.denied(engine.step({first: [], second: []}), 2) == [[1, 2], []]
-    assert engine.denied(engine.step({second: [4], first: [3]}), 2) == [[4], [1, 2, 3]]
-    assert engine.denied(engine.step({first: [5, 6, 7]}), 1) == [[1, 2, 3, 5, 6, 7]]
-    reply = engine.step({first: [8], second: [9]})
-    assert engine.denied(reply, 2) == [[1, 2, 3, 5, 6, 7, 8], [4, 9]]
-    assert [(applied.processor, applied.rows) for applied in reply.applied] == [("DenyHistory", 2)]
-
-
-def test_an_empty_step(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    reply = engine.step({})
-    assert reply == processing_pb2.StepEdits(edits=reply.edits)
-    assert engine.denied(reply, 0) == []
 
 
 def test_a_request_without_processors(open_engine: Any) -> None:
@@ -49,29 +35,6 @@ def test_rows_with_all_ids_denied_are_reported(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     full, other = engine.add(0, DENY, range(VOCAB)), engine.add(1, DENY, range(VOCAB - 1))
     assert engine.step({other: [], full: []}).all_denied_rows == int32(1)
-
-
-def test_an_unknown_slot_does_not_affect_other_requests(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    here, unknown = engine.add(0, DENY, [1]), engine.unknown(2)
-    reply = engine.step({unknown: [], here: [2]})
-    assert engine.failures(reply) == {2: (NotFound, False)}
-    assert engine.denied(reply, 2) == [[], [1, 2]]
-
-
-@pytest.mark.parametrize("wrong", [-1, VOCAB, 2**31 - 1])
-@pytest.mark.parametrize("drafted", [False, True])
-def test_an_invalid_id_fails_only_its_request(open_engine: Any, wrong: int, drafted: bool) -> None:
-    engine = open_engine(VOCAB, max_draft_tokens=1)
-    failing, other = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
-    engine.step({failing: [3], other: [4]})
-    reply = engine.step(
-        {failing: [5], other: [6]},
-        {failing: [wrong]} if drafted else {},
-        **({} if drafted else {"new_token_ids": int32(wrong, 6)}),
-    )
-    assert engine.failures(reply) == {0: (InvalidArgument, False)}
-    assert engine.denied(reply, 2) == [[], [2, 4, 6]]
 
 
 def test_a_batch_that_changes_after_equal_steps(open_engine: Any) -> None:
@@ -112,16 +75,6 @@ def test_a_history_that_differs_needs_sync_and_can_be_sent_again(
     known.history = [*correct, 4]
     engine.add_again(known)
     assert engine.denied(engine.step({known: [7]}), 1) == [[1, 2, 3, 4, 7]]
-
-
-def test_a_rewound_history(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    known = engine.add(0, DENY, [1, 2])
-    engine.step({known: [3, 4, 5]})
-    del known.history[3:]
-    assert engine.denied(engine.step({known: [6]}), 1) == [[1, 2, 3, 6]]
-    del known.history[2:]
-    assert engine.denied(engine.step({known: []}), 1) == [[1, 2]]
 
 
 def test_a_rewind_to_other_ids_needs_sync(open_engine: Any) -> None:
@@ -192,7 +145,7 @@ def test_rows_of_a_region_that_no_chain_reads_are_not_written(
     engine = open_engine(VOCAB, WritesRegion, device=device)
     engine.step({engine.add(0, [("WritesRegion", {})]): [], engine.add(1, []): []})
     number, region = engine.session.regions.open(2 * VOCAB * 4, 0)
-    rows = region.tensor(0, (2, VOCAB), torch.float32)
+    rows = region.tensor(0, (2, VOCAB), "FP32")
     monkeypatch.setattr(WritesRegion, "region", rows)
     tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
     session_steps.edit_logits(
@@ -217,16 +170,6 @@ def test_logits_that_were_not_requested_are_refused(open_engine: Any) -> None:
         engine.process(1)
 
 
-def test_no_logits_are_requested_for_a_failed_request(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    wrong = engine.add(0, [("DenyHistory", {"bomb": 3}), *ADD])
-    right = engine.add(1, ADD)
-    reply = engine.step({wrong: [3], right: [1]})
-    assert engine.failures(reply) == {0: (ProcessorFailed, False)}
-    assert reply.logits_rows == int32(1)
-    assert engine.process(1)[0].tolist() == [[1.0] * VOCAB]
-
-
 def test_drafts_of_chains_with_and_without_logits(open_engine: Any) -> None:
     engine = open_engine(VOCAB, max_draft_tokens=2)
     free, reads = engine.add(0, DENY, [1]), engine.add(1, ADD)
@@ -237,3 +180,83 @@ def test_drafts_of_chains_with_and_without_logits(open_engine: Any) -> None:
     assert engine.process(3)[0][:, 0].tolist() == [1, 3, 2]
     assert engine.denied(engine.step({free: [9], reads: [2]}), 2) == [[1, 9], []]
     assert engine.process(1)[0][0, 0] == 2
+
+
+DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
+
+
+@pytest.mark.parametrize("new", [[3], [2, 3], [3, 4], [2, 3, 4, 5]])
+@pytest.mark.parametrize("chain", [DENY, [*COUNT, *DENY]], ids=["logits-free", "after one with state"])
+def test_a_skipping_request_continues_after_a_token_that_fails(open_engine: Any, new: list[int], chain: Any) -> None:
+    """Only the state of the processor that failed is rebuilt. The other processors keep theirs."""
+    engine = open_engine(VOCAB)
+    counting = len(chain) == 2
+    wrong = engine.add(0, [*chain[:-1], ("DenyHistory", {"bomb": 3})], [1], on_error="skip")
+    right = engine.add(1, DENY, [6])
+    if counting:
+        engine.step({wrong: [], right: []})
+        engine.process(1)
+    reply = engine.step({wrong: new, right: [7]})
+    assert engine.failures(reply) == {0: (ProcessorFailed, True)}
+    assert engine.denied(reply, 2) == [[], [6, 7]]
+    reply = engine.step({wrong: [8], right: []})
+    assert engine.failures(reply) == {}
+    expected = [1, *new, 8]
+    if counting:
+        logits, edited = engine.process(1)
+        assert engine.failures(edited) == {}
+        assert logits[0].tolist() == [-INF if token_id in expected else 2.0 for token_id in range(VOCAB)]
+    else:
+        assert engine.denied(reply, 2)[0] == sorted(expected)
+
+
+def test_an_aborting_request_stays_failed(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    wrong = engine.add(0, [("DenyHistory", {"bomb": 3})])
+    engine.step({wrong: [3]})
+    reply = engine.step({wrong: [4]})
+    assert engine.failures(reply) == {0: (ProcessorFailed, False)}
+    assert "boom" in reply.failures[0].error.message
+
+
+@pytest.mark.parametrize("on_error", ["abort", "skip"])
+def test_state_that_cannot_be_rebuilt_is_lost_by_a_rewind(open_engine: Any, on_error: Any) -> None:
+    engine = open_engine(VOCAB)
+    known, other = engine.add(0, COUNT, on_error=on_error), engine.add(1, COUNT)
+    engine.step({known: [2], other: [2]})
+    engine.process(2)
+    known.history.pop()
+    reply = engine.step({known: [3], other: [3]})
+    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}
+    assert engine.process(1)[0][0, 0] == 2
+    reply = engine.step({known: [4], other: [4]})
+    assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}, "the state was guessed"
+
+
+def test_a_request_keeps_the_processor_that_its_name_had_at_admission(open_engine: Any) -> None:
+    engine = open_engine(VOCAB)
+    toys = engine.registry.toys
+    toys["team/x"] = toys["AddOutputs"]
+    known = engine.add(0, [("team/x", {})], [1])
+    toys["team/x"] = toys["DenyHistory"]
+    known.history.append(2)
+    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
+    engine.add_again(known)
+    assert engine.step({known: []}).logits_rows == int32(0)
+    assert engine.process(1)[0][0, 0] == 1
+    del toys["team/x"]
+    engine.add_again(known)
+    assert engine.step({known: []}).logits_rows == int32(0)
+
+
+def test_admission_returns_the_digest_of_a_name_and_accepts_it_instead(open_engine: Any) -> None:
+    """Toys have no digests. The name of the class takes the place of the digest."""
+    engine = open_engine(VOCAB)
+    toys = engine.registry.toys
+    toys["team/x"] = toys["AddOutputs"]
+    known = engine.add(0, [("team/x", {}), *DENY], [1])
+    assert engine.add_again(known) == [["AddOutputs", "DenyHistory"]]
+    known.request = Request([1], processors=[("AddOutputs", {}), *DENY])
+    del toys["team/x"], toys["AddOutputs"]
+    assert engine.add_again(known) == [["AddOutputs", "DenyHistory"]]
+    assert engine.step({known: []}).logits_rows == int32(0)

@@ -1,4 +1,4 @@
-"""Steps: order of chains, views and copies of rows, and drafts."""
+"""Steps: views and copies of rows, and drafts."""
 
 from __future__ import annotations
 
@@ -7,116 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    EditRequest,
-    LogitportError,
-    ProcessorFailed,
-    RowEdits,
-    StateLost,
-)
-from logitport_session.steps.grouping import Row, Rows
-from logitport_session.steps.outcome import StepOutcome
-from logitport_session.steps.step import run
-from logitport_session.steps.step_time import StepTime
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, ProcessorFailed, RowEdits, StateLost
+from tests.server.session.actions import INF, VOCAB, LogitsAction, add, deny, failed, logits_of, process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from logitport_session.requests.active_request import ActiveRequest
-
-VOCAB = 8
-INF = float("inf")
-
-
-class LogitsAction(CustomLogitProcessor):
-    """Runs a function on the logits."""
-
-    __slots__ = ("act",)  # an attribute would count as state
-
-    def __init__(self, act: Callable[[torch.Tensor, list[dict[str, Any]]], Any]) -> None:
-        self.act = act
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
-        return self.act(logits, custom_param_list)
-
-
-class EditsAction(EditProcessor):
-    """Runs a function on the edits of each row."""
-
-    def __init__(self, act: Callable[[EditRequest, RowEdits], Any]) -> None:
-        self.act = act
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        self.act(request, edits)
-
-
-def add(amount: float) -> LogitsAction:
-    return LogitsAction(lambda logits, _: logits.add_(amount))
-
-
-def deny(*token_ids: int) -> EditsAction:
-    return EditsAction(lambda _, edits: edits.deny(token_ids))
-
-
-def logits_of(rows: int) -> torch.Tensor:
-    return torch.arange(float(rows * VOCAB)).reshape(rows, VOCAB)
-
-
-def process(
-    rows: Sequence[ActiveRequest | tuple[ActiveRequest, int]],
-    logits: torch.Tensor | None = None,
-    drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
-) -> tuple[torch.Tensor, StepOutcome]:
-    """Run a step with its logits."""
-    if logits is None:
-        logits = logits_of(len(rows))
-    placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
-    outcome = StepOutcome()
-    run(Rows(placed), drafts or {}, VOCAB, logits, outcome, StepTime(60.0))
-    return logits, outcome
-
-
-def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]:
-    return {slot: (type(failure.error), failure.skipped) for slot, failure in outcome.failures.items()}
-
-
-# Chains
-
-
-def test_a_chain_runs_in_order(admission: Any) -> None:
-    admit = admission(VOCAB)
-    add_one, double = add(1), LogitsAction(lambda logits, _: logits * 2)
-    first, second, none = admit((add_one, {}), (double, {})), admit((double, {}), (add_one, {})), admit()
-    logits, outcome = process([first, second, none])
-    assert torch.equal(logits[0], (logits_of(3)[0] + 1) * 2)
-    assert torch.equal(logits[1], logits_of(3)[1] * 2 + 1)
-    assert torch.equal(logits[2], logits_of(3)[2])
-    assert outcome.applied == {"LogitsAction": 4}
-
-
-def test_edits_and_logits_are_processed_in_chain_order(admission: Any) -> None:
-    """A processor that reads logits sees earlier edits. Later edits apply to its result."""
-    seen = []
-    look = LogitsAction(lambda logits, _: seen.append(logits.clone()) or logits.fill_(3))
-    force = EditsAction(lambda request, edits: edits.force(request.params["id"]))
-    logits, outcome = process([admission(VOCAB)((deny(1), {}), (look, {}), (force, {"id": 5}))])
-    assert seen[0][0].tolist() == [0, -INF, 2, 3, 4, 5, 6, 7]
-    assert logits.tolist() == [[*[-INF] * 5, 0, *[-INF] * 2]]
-    assert outcome.applied == {"EditsAction": 2, "LogitsAction": 1}
-
-
-def test_parameters_are_passed_with_their_rows(admission: Any) -> None:
-    admit = admission(VOCAB)
-
-    def multiply(logits: torch.Tensor, params: list[dict[str, Any]]) -> torch.Tensor:
-        return logits * torch.tensor([row["by"] for row in params])[:, None]
-
-    by = LogitsAction(multiply)
-    requests = [admit((by, {"by": 2.0})), admit(), admit((by, {"by": 3.0})), admit((by, {"by": 5.0}))]
-    logits, _ = process(requests)
-    assert torch.equal(logits, logits_of(4) * torch.tensor([[2.0], [1.0], [3.0], [5.0]]))
+    from collections.abc import Callable
 
 
 def test_rows_of_one_request_share_its_parameters_and_its_state(admission: Any) -> None:
@@ -131,9 +26,6 @@ def test_rows_of_one_request_share_its_parameters_and_its_state(admission: Any) 
     assert list(given[0][0]["__req__"].origin_input_ids) == [4]
 
 
-# Views and copies
-
-
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (1, 2), (3,)])
 def test_adjacent_rows_are_passed_as_a_view(admission: Any, rows: tuple[int, ...]) -> None:
     admit = admission(VOCAB)
@@ -142,16 +34,6 @@ def test_adjacent_rows_are_passed_as_a_view(admission: Any, rows: tuple[int, ...
     chosen, other = admit((look, {})), admit()
     logits, _ = process([chosen if row in rows else other for row in range(4)])
     assert seen == [(logits[rows[0]].data_ptr(), len(rows))]
-
-
-@pytest.mark.parametrize("rows", [(0, 2), (0, 1, 3)])
-@pytest.mark.parametrize("in_place", [True, False])
-def test_scattered_rows_are_gathered_and_put_back(admission: Any, rows: tuple[int, ...], in_place: bool) -> None:
-    admit = admission(VOCAB)
-    act = LogitsAction(lambda logits, _: logits.mul_(-1) if in_place else -logits)
-    chosen, other = admit((act, {})), admit()
-    logits, _ = process([chosen if row in rows else other for row in range(4)])
-    assert torch.equal(logits, logits_of(4) * torch.tensor([[-1.0] if row in rows else [1.0] for row in range(4)]))
 
 
 @pytest.mark.parametrize("scattered", [False, True])
@@ -193,33 +75,6 @@ def test_unusual_results_are_accepted(admission: Any, act: Callable[..., Any], s
     assert not logits.requires_grad
 
 
-# Drafts
-
-
-def test_each_draft_row_sees_the_drafts_before_it(admission: Any) -> None:
-    admit = admission(VOCAB)
-    seen = []
-    look = LogitsAction(
-        lambda logits, params: seen.append([list(row["__req__"].output_ids) for row in params]) or logits
-    )
-    force = EditsAction(lambda request, edits: edits.force(request.history.last_output))
-    speculating = admit((look, {}), (force, {}), prompt=[1], output=[2])
-    single = admit((look, {}), (force, {}), prompt=[7], output=[3])
-    rows = [(speculating, 1), single, (speculating, 0), (speculating, 2)]
-    logits, outcome = process(rows, drafts={speculating: [4, 5]})
-    assert seen == [[[3], [2]], [[2, 4]], [[2, 4, 5]]]
-    assert logits.argmax(-1).tolist() == [4, 3, 2, 5]
-    assert speculating.history.token_ids.tolist() == [1, 2]
-    assert list(speculating.chain[0].state.req.output_ids) == [2]
-    assert outcome.failures == {}
-
-
-def test_drafts_without_rows_are_ignored(admission: Any) -> None:
-    request = admission(VOCAB)((deny(1), {}), prompt=[1])
-    process([request], drafts={request: [4, 5]})
-    assert request.history.token_ids.tolist() == [1]
-
-
 class Counts(EditProcessor):
     """Raises in `advance` for the id `bomb`; denies the id that equals the length of the history."""
 
@@ -249,14 +104,11 @@ def test_a_draft_token_that_fails_affects_only_its_request(admission: Any) -> No
 
 
 def test_state_that_cannot_be_rebuilt_is_lost_by_a_rejected_draft(admission: Any) -> None:
-    def remember(logits: torch.Tensor, params: list[dict[str, Any]]) -> torch.Tensor:
-        for row in params:
-            row["calls"] = row.get("calls", 0) + 1
-        return logits
-
     class Remembers(CustomLogitProcessor):
         def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-            return remember(logits, custom_param_list)
+            for row in custom_param_list:
+                row["calls"] = row.get("calls", 0) + 1
+            return logits
 
     admit = admission(VOCAB)
     request, other = admit((Remembers(), {})), admit((add(1), {}))

@@ -1,4 +1,4 @@
-"""Steps: failures, and the results of the other requests."""
+"""Steps: failures, invalid edits, and the results of the other requests."""
 
 from __future__ import annotations
 
@@ -8,59 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    EditRequest,
-    InvalidArgument,
-    LogitportError,
-    ProcessorFailed,
-    RowEdits,
-)
+from logitport import EditProcessor, EditRequest, InvalidArgument, LogitportError, ProcessorFailed, RowEdits
 from logitport.errors import to_proto
-from logitport.ops import apply_edits
-from logitport_session.steps.grouping import Row, Rows
-from logitport_session.steps.outcome import StepOutcome
-from logitport_session.steps.step import run
-from logitport_session.steps.step_time import StepTime
+from tests.server.session.actions import INF, VOCAB, EditsAction, LogitsAction, add, deny, failed, logits_of, process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from logitport_session.requests.active_request import ActiveRequest
-
-VOCAB = 8
-INF = float("inf")
-
-
-class LogitsAction(CustomLogitProcessor):
-    """Runs a function on the logits."""
-
-    __slots__ = ("act",)  # an attribute would count as state
-
-    def __init__(self, act: Callable[[torch.Tensor, list[dict[str, Any]]], Any]) -> None:
-        self.act = act
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> Any:
-        return self.act(logits, custom_param_list)
-
-
-class EditsAction(EditProcessor):
-    """Runs a function on the edits of each row."""
-
-    def __init__(self, act: Callable[[EditRequest, RowEdits], Any]) -> None:
-        self.act = act
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        self.act(request, edits)
-
-
-def add(amount: float) -> LogitsAction:
-    return LogitsAction(lambda logits, _: logits.add_(amount))
-
-
-def deny(*token_ids: int) -> EditsAction:
-    return EditsAction(lambda _, edits: edits.deny(token_ids))
+    from collections.abc import Callable
 
 
 def bomb(error: BaseException) -> Callable[..., Any]:
@@ -68,28 +21,6 @@ def bomb(error: BaseException) -> Callable[..., Any]:
         raise error.with_traceback(None)
 
     return explode
-
-
-def logits_of(rows: int) -> torch.Tensor:
-    return torch.arange(float(rows * VOCAB)).reshape(rows, VOCAB)
-
-
-def process(
-    rows: Sequence[ActiveRequest | tuple[ActiveRequest, int]],
-    logits: torch.Tensor | None = None,
-    drafts: Mapping[ActiveRequest, Sequence[int]] | None = None,
-) -> tuple[torch.Tensor, StepOutcome]:
-    """Run a step with its logits."""
-    if logits is None:
-        logits = logits_of(len(rows))
-    placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
-    outcome = StepOutcome()
-    run(Rows(placed), drafts or {}, VOCAB, logits, outcome, StepTime(60.0))
-    return logits, outcome
-
-
-def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]:
-    return {slot: (type(failure.error), failure.skipped) for slot, failure in outcome.failures.items()}
 
 
 @pytest.mark.parametrize("scattered", [False, True])
@@ -169,47 +100,6 @@ def test_any_exception_fails_its_requests_and_can_be_sent(admission: Any, kind: 
             assert "logitport_server" not in sent.remote_traceback
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_an_exception_of_a_logits_free_processor_fails_only_one_request(admission: Any, here: bool) -> None:
-    admit = admission(VOCAB)
-
-    def trip(request: EditRequest, edits: RowEdits) -> None:
-        edits.deny([request.history.last_output])
-        if request.history.last_output == 5:
-            raise ValueError("five")
-
-    trips = EditsAction(trip)
-    requests = [admit((trips, {}), output=[token_id]) for token_id in (4, 5, 6)]
-    rows = [Row(at, request) for at, request in enumerate(requests)]
-    logits, outcome = logits_of(3), StepOutcome()
-    run(Rows(rows), {}, VOCAB, logits if here else None, outcome, StepTime(60.0))
-    if not here:
-        apply_edits(outcome.pack(VOCAB), logits)
-    assert failed(outcome) == {1: (ProcessorFailed, False)}
-    assert [row for row in (logits == -INF).nonzero().tolist() if row[0] != 1] == [[0, 4], [2, 6]]
-    assert outcome.applied == {"EditsAction": 2}
-
-
-def test_a_failed_request_is_not_passed_to_later_processors(admission: Any) -> None:
-    after = []
-    request = admission(VOCAB)(
-        (add(1), {}),
-        (LogitsAction(bomb(ValueError())), {}),
-        (LogitsAction(lambda logits, _: after.append(1) or logits), {}),
-    )
-    _, outcome = process([request])
-    assert after == []
-    assert failed(outcome) == {0: (ProcessorFailed, False)}
-
-
-def test_rows_of_a_failed_request_are_not_counted_as_applied(admission: Any) -> None:
-    admit = admission(VOCAB)
-    add_one = add(1)
-    skipped, right = admit((add_one, {}), (EditsAction(bomb(ValueError())), {}), skip=True), admit((add_one, {}))
-    _, outcome = process([skipped, right, skipped])
-    assert +outcome.applied == Counter(LogitsAction=1)
-
-
 def half_way(logits: torch.Tensor, _: Any) -> torch.Tensor:
     logits[:, : VOCAB // 2] = float("nan")
     raise ValueError("half-way")
@@ -260,10 +150,83 @@ def test_a_nan_from_the_engine_in_an_unprocessed_row_fails_no_request(admission:
     assert failed(outcome) == {}
 
 
-def test_one_group_with_a_skipping_and_an_aborting_request(admission: Any) -> None:
+@pytest.mark.parametrize("here", [True, False], ids=["applied here", "sent as edits"])
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda _, edits: edits.deny([1, VOCAB]), InvalidArgument),
+        (lambda _, edits: edits.force(-1), InvalidArgument),
+        (lambda _, edits: edits.allow([2**40]), InvalidArgument),
+        (lambda _, edits: edits.deny(["x"]), InvalidArgument),
+        (lambda _, edits: edits.deny(range(100)), InvalidArgument),
+        (lambda _, edits: edits.bitmask([0, 0]), LogitportError),
+        (lambda _, edits: edits.bias([1], [INF]), LogitportError),
+        (lambda _, edits: edits.bias([1], [1, 2]), LogitportError),
+        (lambda _, edits: edits.nonsense(), ProcessorFailed),
+    ],
+)
+def test_invalid_edits_fail_only_their_request(
+    admission: Any, act: Callable[..., Any], error: type[LogitportError], here: bool
+) -> None:
     admit = admission(VOCAB)
-    broken = LogitsAction(half_way)
-    skipping, aborting = admit((broken, {}), skip=True), admit((broken, {}))
-    logits, outcome = process([skipping, aborting])
-    assert failed(outcome) == {0: (ProcessorFailed, True), 1: (ProcessorFailed, False)}
-    assert torch.equal(logits[0], logits_of(2)[0])
+    right, wrong = admit((deny(3), {})), admit((EditsAction(act), {}))
+    logits, outcome = process([wrong, right], here=here)
+    assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
+    assert set(outcome.failures) == {wrong.slot}
+    assert isinstance(outcome.failures[wrong.slot].error, error)
+    assert outcome.failures[wrong.slot].error.processor == "EditsAction"
+    assert +outcome.applied == Counter(EditsAction=1)
+
+
+def test_the_error_of_invalid_edits_names_their_processor(admission: Any) -> None:
+    request = admission(VOCAB)((deny(3), {}), (EditsAction(lambda _, edits: edits.deny([99])), {}))
+    request.chain[1].dialect.name = "the wrong one"
+    _, outcome = process([request], here=False)
+    assert outcome.failures[0].error.processor == "the wrong one"
+
+
+def test_a_skipped_request_has_no_edits_in_any_row(admission: Any) -> None:
+    admit = admission(VOCAB)
+
+    def wrong_after_a_draft(request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([1 if len(request.history) < 2 else 99])
+
+    request = admit((EditsAction(wrong_after_a_draft), {}), prompt=[5], skip=True)
+    _, outcome = process([request, (request, 1), admit((deny(2), {}))], drafts={request: [6]}, here=False)
+    assert outcome.pack(VOCAB).rows.tolist() == [2]
+    assert failed(outcome) == {0: (InvalidArgument, True)}
+
+
+class ChangesLists(EditProcessor):
+    """Runs a function on the lists that `edit_batch` gets."""
+
+    def __init__(self, act: Callable[[Any, Any], Any]) -> None:
+        self.act = act
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        raise NotImplementedError
+
+    def edit_batch(self, requests: Any, edits: Any) -> None:
+        self.act(requests, edits)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda requests, edits: edits.clear(),
+        lambda requests, edits: edits.append(RowEdits()),
+        lambda requests, edits: edits.__setitem__(0, None),
+        lambda requests, edits: requests.clear(),
+        lambda requests, edits: edits[0]._edits.append("nonsense"),
+        lambda requests, edits: edits[0].__setattr__("_edits", None),
+    ],
+    ids=["clear", "append", "set", "clear requests", "nonsense", "unset"],
+)
+def test_a_processor_that_changes_its_lists_affects_only_its_requests(
+    admission: Any, act: Callable[[Any, Any], Any], here: bool
+) -> None:
+    admit = admission(VOCAB)
+    logits, outcome = process([admit((ChangesLists(act), {})), admit((deny(3), {}))], here=here)
+    assert logits[1].tolist() == [8, 9, 10, -INF, 12, 13, 14, 15]
+    assert set(outcome.failures) <= {0}

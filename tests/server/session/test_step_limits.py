@@ -1,31 +1,28 @@
-"""The limits of a frame's size, and of a step's work: rows times the lengths of their chains."""
+"""The limits of a frame's size, of a step's work, which is rows times the lengths of their chains, and of its time."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from logitport import LimitExceeded
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
+from logitport_session.steps.step_time import StepTime
+from tests.server.conftest import int32
 
 VOCAB = 10
 DENY = [("DenyHistory", {})]
-
-
-def int32(*values: int) -> bytes:
-    return np.array(values, "<i4").tobytes()
 
 
 @pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
 def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
     engine = open_engine(VOCAB)
     known = engine.add(0, [])
-    with pytest.raises(LimitExceeded, match=r"in one frame; the server accepts 1048576: split them"):
+    with pytest.raises(LimitExceeded, match="1048576"):
         engine.step({known: []}, **{column: bytes(1 << 20)})
-    with pytest.raises(LimitExceeded, match="in one frame"):
+    with pytest.raises(LimitExceeded, match="1048576"):
         engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
     engine.step({known: []})
 
@@ -54,12 +51,13 @@ def test_drafts_without_rows_are_work(open_engine: Any) -> None:
 def test_new_ids_are_work(open_engine: Any) -> None:
     engine = open_engine(VOCAB, max_step_work=11)
     known = engine.add(0, DENY * 3, [1])
-    with pytest.raises(LimitExceeded, match=r"4 new ids .* are 12 calls .* accepts 11: send long histories"):
+    with pytest.raises(LimitExceeded, match=r"4 new ids .* 12 calls .* 11"):
         engine.step({known: [2, 3, 4, 5]})
     assert engine.denied(engine.step({known: [2, 3, 4]}), 1) == [[1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(("requests", "processors", "drafts"), [(1024, 4, 0), (256, 8, 8)])
+@pytest.mark.slow
 def test_large_steps_of_usual_engines_are_accepted(
     open_engine: Any, requests: int, processors: int, drafts: int
 ) -> None:
@@ -71,3 +69,22 @@ def test_large_steps_of_usual_engines_are_accepted(
     sampled = {one: [2] * (1 + drafts) for one in known}
     reply = engine.step(sampled, {one: [3] * drafts for one in known} if drafts else {}, **columns)
     assert reply.applied[0].rows == len(rows) * processors
+
+
+def test_calls_share_one_deadline() -> None:
+    time = StepTime(2.0)
+    assert time.for_calls() == 2.0
+    time.spend(1.5)
+    assert time.for_calls() == 0.5
+    assert not time.is_up
+
+
+def test_calls_after_the_deadline_get_a_bounded_grace_period() -> None:
+    time, granted = StepTime(2.0), 0.0
+    time.spend(2.0)
+    assert time.is_up
+    while seconds := time.for_calls():
+        assert seconds >= 0.05
+        granted += seconds
+        time.spend(seconds)
+    assert 0.3 < granted < 0.4

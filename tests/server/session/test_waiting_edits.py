@@ -14,7 +14,6 @@ from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
-from logitport_session.steps.waiting_edits import WaitingEdits
 
 if TYPE_CHECKING:
     from logitport import EditRequest
@@ -99,18 +98,3 @@ def test_a_forced_id_discards_earlier_biases(admission: Any) -> None:
     row = processed(admission(VOCAB)(*chain))[0]
     assert row[0] == torch.tensor(SMALL, dtype=torch.bfloat16)
     assert row[1:].tolist() == [-float("inf")] * (VOCAB - 1)
-
-
-def test_present_logits_have_the_edits_that_wait() -> None:
-    logits = torch.ones(2, VOCAB, dtype=torch.bfloat16)
-    waiting = WaitingEdits(logits)
-    assert waiting.present_logits() is logits
-    for _ in range(2):
-        waiting.add(Edits.pack([(0, biased(SMALL)), (1, biased(SMALL))], VOCAB))
-    row = on_engine(biased(SMALL), biased(SMALL))
-    assert torch.equal(waiting.present_logits(), torch.stack([row, row]))
-    waiting.apply_to([1])
-    assert torch.equal(logits, torch.stack([torch.ones_like(row), row]))
-    waiting.apply_all()
-    waiting.apply_all()
-    assert torch.equal(logits, torch.stack([row, row]))

@@ -100,13 +100,6 @@ def test_invalid_fields_are_refused(
         regions.tensor(tensor_in(1))
 
 
-def test_an_allocation_that_is_too_small_is_closed_again(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
-    message.size_bytes = ALLOCATED + 16
-    with pytest.raises(InvalidArgument):
-        regions.share(message)
-    assert gpu.record[-1] == "server: closes the memory"
-
-
 def test_one_event_for_both_ends_is_refused(regions: Regions, message: Any) -> None:
     message.edited_event = message.ready_event
     with pytest.raises(InvalidArgument, match="send two events"):
@@ -134,12 +127,6 @@ def test_a_view_outside_its_region_is_refused(regions: Regions, message: Any, ro
     assert len(regions.tensor(tensor_in(region_id, ALLOCATED // 32))) == ALLOCATED // 32
     with pytest.raises(InvalidArgument, match="are not inside"):
         regions.tensor(tensor_in(region_id, rows, byte_offset=byte_offset))
-
-
-def test_a_region_of_another_session_is_unknown(server: Any, regions: Regions, message: Any) -> None:
-    region_id = regions.share(message)
-    with pytest.raises(InvalidArgument, match=f"no region {region_id}"):
-        Regions(LIMIT, server).tensor(tensor_in(region_id))
 
 
 def test_memory_stays_open_while_a_view_exists(gpu: RecordedGpu, regions: Regions, message: Any) -> None:

@@ -69,11 +69,12 @@ def batch_processor(ship: Ship) -> Source:
 
 
 def start(executor: Executor, source: Source, *forced: int) -> tuple[Any, list[Any]]:
-    dialect = executor.host(source)
+    dialect = executor.load(source)
     context = RequestContext("r", History([1]), {}, 4)
     return dialect, [dialect.start(context, {"force": token_id}) for token_id in forced]
 
 
+@pytest.mark.slow
 def test_a_worker_has_the_stubs_and_this_process_does_not(workers: Executor, batch_processor: Source) -> None:
     dialect, (one, other) = start(workers, batch_processor, 2, 3)
     assert dialect.process([one, other], torch.zeros(2, 4)).tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
@@ -83,24 +84,9 @@ def test_a_worker_has_the_stubs_and_this_process_does_not(workers: Executor, bat
 
 
 def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Source) -> None:
-    with pytest.raises(
-        PayloadError, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
-    ):
+    with pytest.raises(PayloadError, match=r"vllm is not .*install vllm there, or serve with --isolation process"):
         start(InlineExecutor(PayloadLoader(8)), batch_processor, 1)
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
-
-
-def test_any_other_error_is_reported_unchanged(ship: Ship) -> None:
-    class NeedsArgument:
-        def __init__(self, more: int) -> None: ...
-
-        def update_state(self, batch_update: Any) -> None: ...
-
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            return logits
-
-    with pytest.raises(PayloadError, match="vllm_config, device, is_pin_memory"):
-        start(InlineExecutor(PayloadLoader(8)), ship(NeedsArgument), 1)
 
 
 def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
@@ -137,6 +123,6 @@ def test_a_class_for_dynamo(ship: Ship, workers: Executor) -> None:
                 logits[[self.token_id, input_ids[-1]]] = -1
 
         source = ship(Bans)
-    dialect = workers.host(source)
+    dialect = workers.load(source)
     state = dialect.start(RequestContext("r", History([1]), {}, 4), {"token_id": 2})
     assert dialect.process([state], torch.zeros(1, 4)).tolist() == [[0, -1, -1, 0]]

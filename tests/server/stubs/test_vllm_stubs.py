@@ -19,6 +19,7 @@ def test_writes_on_the_host_are_visible_after_the_copy() -> None:
     assert tensor.copy_to_uva().tolist() == tensor.gpu.tolist() == [0, 5, 5, 0]
     assert tensor.copy_to_uva(2).tolist() == tensor.gpu.tolist() == [0, 5]
     assert UvaBackedTensor((2, 3), dtype=torch.bool).gpu.shape == (2, 3)
+    assert UvaBackedTensor((0, 3), dtype=torch.int32).gpu.shape == (0, 3)
 
 
 def test_writes_are_staged_and_applied_together() -> None:
@@ -47,12 +48,9 @@ def test_the_later_of_two_writes_wins_and_discarded_writes_are_not_applied() -> 
 
 
 @pytest.mark.parametrize(("index", "start"), [(-1, 0), (0, -1)])
-def test_a_negative_position_is_rejected(index: int, start: int) -> None:
+def test_a_negative_position_and_other_dtypes_are_rejected(index: int, start: int) -> None:
     with pytest.raises(ValueError, match="neither may be negative"):
         StagedWriteTensor((2, 2), torch.int32, "cpu").stage_write(index, start, [1])
-
-
-def test_other_dtypes_are_rejected_as_in_vllm() -> None:
     with pytest.raises(ValueError, match=r"torch\.int8; use int32, int64 or float32"):
         StagedWriteTensor(2, torch.int8, "cpu")
 
@@ -72,10 +70,6 @@ def test_a_large_buffer_takes_memory_only_for_written_pages() -> None:
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(begin), ctypes.c_size_t(64 << 20), is_resident) == 0
     assert 1 <= sum(page & 1 for page in is_resident.raw) < len(is_resident) // 2
     del kept
-
-
-def test_an_empty_buffer() -> None:
-    assert UvaBackedTensor((0, 3), dtype=torch.int32).gpu.shape == (0, 3)
 
 
 def test_integer_arithmetic() -> None:

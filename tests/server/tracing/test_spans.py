@@ -6,14 +6,22 @@ import json
 import logging
 import subprocess
 import sys
-import zlib
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
 from logitport.core import tensors
@@ -21,17 +29,19 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server import logs
 from logitport_server import tracing as configuration
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.transports.stream import SessionStream
+from logitport_server.tracing.otel import OtelTracer
+from logitport_server.tracing.step_sampler import StepSampler
+from logitport_server.transports.session_stream import SessionStream
 from logitport_session.engine_session.apply import apply
 from logitport_session.telemetry import tracing
-from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted
-from tests.session_streams import answer
+from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted, int32
+from tests.session_streams import answer, step_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from logitport import EditRequest, RowEdits
+    from logitport_session.telemetry.tracing import Span
 
 VOCAB = 100
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -71,17 +81,8 @@ class Stream:
         slotted = processing_pb2.SlottedRequest(slot=slot, request=request(processor, params), **fields)
         return self.send(add=processing_pb2.AddRequests(requests=[slotted], in_background=in_background)).added
 
-    def step(self, *slots: int, new: tuple[int, ...] = ()) -> processing_pb2.SessionResponse:
-        count = len(slots)
-        frame = processing_pb2.Step(
-            slots=int32(*slots),
-            generations=int32(*[0] * count),
-            base_lengths=int32(*[1] * count),
-            history_crcs=np.full(count, zlib.crc32(int32(1)), "<u4").tobytes(),
-            new_token_counts=int32(*[len(new)] * count),
-            new_token_ids=int32(*new * count),
-        )
-        return self.send(step=frame)
+    def step(self, *slots: int) -> processing_pb2.SessionResponse:
+        return self.send(**step_of([1], slots=slots))
 
     def close(self) -> None:
         self._stream.close()
@@ -90,10 +91,6 @@ class Stream:
 def request(processor: str, params: bytes = b"") -> common_pb2.Request:
     call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=processor), params=params)
     return common_pb2.Request(request_id="r1", prompt_token_ids=[1], processors=[call])
-
-
-def int32(*values: int) -> bytes:
-    return np.array(values, "<i4").tobytes()
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:
@@ -150,62 +147,48 @@ def test_a_request_continues_its_own_trace(exported: InMemorySpanExporter) -> No
 
 
 @pytest.mark.parametrize(
-    "traceparent",
+    ("traceparent", "tracestate"),
     [
-        "",
-        "no",
-        f"00-{TRACE}-{PARENT}",
-        f"ff-{TRACE}-{PARENT}-01",
-        f"00-{'0' * 32}-{PARENT}-01",
-        f"00-{TRACE.upper()}-{PARENT}-01",
-        TRACEPARENT + "-more",
-        TRACEPARENT * 1000,
+        *(
+            (wrong, ",=" * 9)
+            for wrong in (
+                "",
+                "no",
+                f"00-{TRACE}-{PARENT}",
+                f"ff-{TRACE}-{PARENT}-01",
+                f"00-{'0' * 32}-{PARENT}-01",
+                f"00-{TRACE.upper()}-{PARENT}-01",
+                TRACEPARENT + "-more",
+                TRACEPARENT * 1000,
+            )
+        ),
+        (TRACEPARENT, "forged\n2030-01-01 00:00:00,000 INFO logitport_server: all is well"),
+        (TRACEPARENT, "a=1," * 3),
+        (TRACEPARENT, ",".join(f"k{number}=1" for number in range(33))),
+        (TRACEPARENT, "a=" + "x" * 511),
+        (TRACEPARENT, "a=1," + " " * 10_000),
     ],
 )
-def test_a_wrong_trace_is_ignored(
-    traceparent: str, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+def test_a_wrong_trace_or_a_wrong_state_of_one_is_ignored(
+    traceparent: str, tracestate: str, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not Stream().add(0, "DenyHistory", traceparent=traceparent, tracestate=",=" * 9).failures
+    assert not Stream().add(0, "DenyHistory", traceparent=traceparent, tracestate=tracestate).failures
     (admitted,) = named(exported, "request admission")
-    assert admitted.parent is None
-    assert not [one for one in caplog.records if one.name.startswith("opentelemetry")], "callers can fill the log"
-
-
-@pytest.mark.parametrize(
-    "tracestate",
-    [
-        "forged\n2030-01-01 00:00:00,000 INFO logitport_server: all is well",
-        "a=1," * 3,
-        ",".join(f"k{number}=1" for number in range(33)),
-        "a=" + "x" * 511,
-        "a=1," + " " * 10_000,
-    ],
-)
-def test_a_wrong_state_of_a_trace_is_ignored(
-    tracestate: str, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The request still continues its trace."""
-    stream = Stream()
-    stream.add(0, "DenyHistory", traceparent=TRACEPARENT, tracestate=tracestate)
-    (admitted,) = named(exported, "request admission")
-    assert ids(admitted)[0] == TRACE
+    assert (admitted.parent is not None and ids(admitted)[0] == TRACE) == (traceparent == TRACEPARENT)
     assert not admitted.context.trace_state
     assert not [one for one in caplog.records if one.name.startswith("opentelemetry")], "callers can fill the log"
 
 
-def test_an_engine_that_does_not_sample_gets_no_spans(exported: InMemorySpanExporter) -> None:
+def test_a_trace_that_is_not_sampled_gets_no_spans(exported: InMemorySpanExporter) -> None:
+    unsampled = TRACEPARENT[:-1] + "0"
+    Stream(traceparent=unsampled).close()
+    assert not exported.get_finished_spans()
     stream = Stream()
-    stream.add(0, "DenyHistory", traceparent=TRACEPARENT[:-1] + "0")
+    stream.add(0, "DenyHistory", traceparent=unsampled)
     assert not named(exported, "request admission")
     stream.step(0)
     (step,) = named(exported, "step")
     assert len(step.links) == 1, "the session's alone"
-
-
-def test_a_session_in_a_trace_that_is_not_sampled_gets_no_spans(exported: InMemorySpanExporter) -> None:
-    stream = Stream(traceparent=TRACEPARENT[:-1] + "0")
-    stream.close()
-    assert not exported.get_finished_spans()
 
 
 def test_a_refused_request(exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,16 +256,7 @@ def test_a_step_links_to_its_session_and_requests(exported: InMemorySpanExporter
     assert step.start_time <= call.start_time <= call.end_time <= step.end_time  # type: ignore[operator]
 
 
-def test_a_request_that_fails_in_a_step(exported: InMemorySpanExporter) -> None:
-    stream = Stream()
-    stream.add(0, "DenyHistory", b'{"bomb": 5}')
-    stream.step(0, new=(5,))
-    (step,) = named(exported, "step")
-    assert step.status.description == "PROCESSOR_FAILED"
-    assert (step.attributes or {})["logitport.failed_requests"] == 1
-
-
-def test_a_call_that_fails_is_repeated_with_its_halves(exported: InMemorySpanExporter) -> None:
+def test_failures_of_a_step_and_of_the_halves_of_its_call(exported: InMemorySpanExporter) -> None:
     stream = Stream()
     stream.add(0, "Explodes", b'{"explodes": 1}')
     stream.add(1, "Explodes")
@@ -290,16 +264,11 @@ def test_a_call_that_fails_is_repeated_with_its_halves(exported: InMemorySpanExp
     calls = named(exported, "processor call")
     assert [(call.attributes or {})["logitport.rows"] for call in calls] == [2, 1, 1]
     assert [call.status.description for call in calls] == ["PROCESSOR_FAILED", "PROCESSOR_FAILED", None]
-    (step,) = named(exported, "step")
-    assert step.status.description == "PROCESSOR_FAILED"
-    assert "secret" not in repr([span.to_json() for span in exported.get_finished_spans()])
-
-
-def test_a_step_that_is_refused(exported: InMemorySpanExporter) -> None:
-    stream = Stream()
     assert stream.send(step=processing_pb2.Step(slots=b"x")).HasField("error")
-    (step,) = named(exported, "step")
-    assert step.status.description == "INVALID_ARGUMENT"
+    failed, refused = named(exported, "step")
+    assert (failed.attributes or {})["logitport.failed_requests"] == 1
+    assert [step.status.description for step in (failed, refused)] == ["PROCESSOR_FAILED", "INVALID_ARGUMENT"]
+    assert "secret" not in repr([span.to_json() for span in exported.get_finished_spans()])
 
 
 def test_the_logits_of_a_step_belong_to_it(exported: InMemorySpanExporter) -> None:
@@ -359,43 +328,71 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "part"),
+    ("exporter", "sampler", "part", "warns"),
     [
-        *(("", 0.001), ("parentbased_always_on", 0.001), ("always_on", 1.0), ("traceidratio", 0.25)),
-        ("parentbased_traceidratio", 0.25),
-        *(("always_off", 0.0), ("parentbased_always_off", 0.0)),
+        ("otlp", "", 0.001, False),
+        ("otlp", "parentbased_always_on", 0.001, False),
+        ("otlp", "always_on", 1.0, False),
+        ("otlp", "traceidratio", 0.25, False),
+        ("otlp", "parentbased_traceidratio", 0.25, False),
+        ("otlp", "always_off", 0.0, False),
+        ("otlp", "parentbased_always_off", 0.0, False),
+        ("OTLP", "", 0.001, False),
+        ("otlp, console", "", 0.001, True),
+        ("zipkin", "", None, True),
+        ("none", "", None, False),
+        ("", "", None, False),
+        ("disabled", "", None, False),
     ],
 )
-def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[float] = []
-    monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
-    monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
-    configuration.configure("")
-    assert used == [part]
-
-
-@pytest.mark.parametrize(("exporter", "disabled"), [("none", ""), ("", ""), ("otlp", "true")])
-def test_traces_that_are_off(exporter: str, disabled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
-    monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
-    configuration.configure("")
-    assert not tracing.is_on()
-
-
-@pytest.mark.parametrize(("exporter", "is_used"), [("zipkin", False), ("OTLP", True), ("otlp, console", True)])
-def test_exporters_of_other_programs_are_ignored(
-    exporter: str, is_used: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_variables_choose_the_exporter_and_the_part_of_the_steps(
+    exporter: str,
+    sampler: str,
+    part: float | None,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     used: list[float] = []
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
     monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter.replace("disabled", "otlp"))
+    monkeypatch.setenv("OTEL_SDK_DISABLED", str(exporter == "disabled").lower())
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
     configuration.configure("")
-    assert bool(used) == is_used
-    assert ("only otlp is used" in caplog.text) == (exporter != "OTLP")
+    assert used == ([] if part is None else [part])
+    assert ("only otlp is used" in caplog.text) == warns
+
+
+def names_recorded(sampler: Sampler) -> list[str]:
+    """Names of the recorded spans of a step with a part, and of another span."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=StepSampler(sampler))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = OtelTracer(provider)
+
+    def span(name: str) -> Span:
+        return tracer.span(name, {}, None, (), is_call=False, times=None)
+
+    with span("step"), span("processor call"):
+        pass
+    with span("request admission"):
+        pass
+    return sorted(span.name for span in exporter.get_finished_spans())
+
+
+@pytest.mark.parametrize(
+    ("sampler", "names"),
+    [
+        (TraceIdRatioBased(0.0), ["processor call", "step"]),  # steps are drawn before
+        (ParentBasedTraceIdRatio(0.0), ["processor call", "step"]),
+        (ALWAYS_OFF, []),
+        (ALWAYS_ON, ["processor call", "request admission", "step"]),
+    ],
+)
+def test_a_drawn_step_is_recorded_with_its_parts(sampler: Sampler, names: list[str]) -> None:
+    assert names_recorded(sampler) == names
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 
 from logitport_builtins import DisallowedTokens, FrequencyPenalty
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
+from logitport_session.engine_session.session_frames import ReceivedFrame
 from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory, int32
 
@@ -61,12 +62,12 @@ def open_stream(open_engine: Any, metrics: RecordedMetrics) -> Callable[..., Ses
 
 def computed(stream: SessionStream, data: bytes, transport: str = "local") -> bytes | None:
     """The reply of the compiled core; None if it leaves the frame to Python."""
-    return stream._frames.handle_compiled(data, transport)
+    return stream._frames.handle(data, transport, lambda _: None)
 
 
 def in_python(stream: SessionStream, data: bytes) -> Reply:
     """The reply of Python."""
-    return stream._frames._answer(Frame.FromString(data), "local", 0.0)
+    return stream._frames._answer(ReceivedFrame(Frame.FromString(data), data, "local", 0.0))
 
 
 def step(

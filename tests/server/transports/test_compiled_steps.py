@@ -17,7 +17,7 @@ from tests.server.transports.compiled_streams import Frame, Reply, computed, in_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.transports.stream import SessionStream
+    from logitport_server.transports.session_stream import SessionStream
     from tests.recorded_metrics import RecordedMetrics
 
 __all__ = ["metrics", "open_stream"]  # fixtures
@@ -110,7 +110,7 @@ def test_a_sampled_step_is_left_to_python(
     assert computed(stream, step(4, base=2)) is None
     assert computed(stream, step(4, base=2)) is None
     assert Reply.FromString(stream.reply(step(4, base=2), "local")).HasField("edits")
-    assert stream._frames._spans.is_due
+    assert stream._frames._spans.ended
     assert computed(stream, step(5, base=3)) is not None
 
 
@@ -147,4 +147,4 @@ def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..
     assert type(from_proto(failure.error)) is LimitExceeded
     assert len(request.history) == length
     account.remove(rest)
-    assert session_steps.compiled_server(session) is None, "the request has failed"
+    assert session.batch.fully_compiled is None, "the request has failed"

@@ -14,8 +14,8 @@ from logitport_server.executors.inline import InlineExecutor
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.transports.stream import SessionStream
-from logitport_session.engine_session.session import EngineSession
+from logitport_server.transports.session_stream import SessionStream
+from logitport_session.engine_session.engine_session import EngineSession
 from tests.session_streams import answer
 from tests.smuggling import FRAMES, VOCAB, frame_places, frames_before, place_name, plant, set_traps
 

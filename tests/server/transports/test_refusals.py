@@ -9,11 +9,11 @@ import pytest
 
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.transports.refusals import Refusals
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
 from logitport_session.resources import log_limit
 from logitport_session.trust.principals import Principal
 from tests.recorded_metrics import RecordedMetrics
-from tests.session_streams import answer
+from tests.session_streams import addition, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,18 +50,12 @@ def count(metrics: RecordedMetrics, code: str) -> float:
 
 
 def test_a_frame_is_one_line(metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    Refusals(metrics.counts).record(ALICE, [], 8)
     Refusals(metrics.counts).record(ALICE, [refused(slot=5), refused(), refused()], 8)
     (line,) = caplog.messages
     assert "refused 3 of 8 requests of 'alice'" in line
     assert "of slot 5: ERROR_CODE_NOT_FOUND: 'no such processor'" in line
     assert count(metrics, "NOT_FOUND") == 3
-
-
-def test_a_frame_without_refusals_is_no_line(
-    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
-    Refusals(metrics.counts).record(ALICE, [], 8)
-    assert not caplog.messages
 
 
 def test_frames_do_not_fill_the_log(
@@ -97,48 +91,24 @@ def test_any_number_of_principals(
     assert len(refusals._limit._recent) == 8
 
 
-def test_sessions_record_what_they_refuse(
-    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture, open_engine: Callable[[int], Any]
-) -> None:
-    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, metrics.counts, None)
-    opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
-    answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
-    calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="none"))]
-    requests = [
-        processing_pb2.SlottedRequest(slot=0, request=common_pb2.Request()),
-        processing_pb2.SlottedRequest(slot=1, request=common_pb2.Request(processors=calls)),
-    ]
-    addition = processing_pb2.AddRequests(requests=requests)
-    reply = answer(stream, processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
-    assert len(reply.added.failures) == 1
-    assert count(metrics, "NOT_FOUND") == 1
-    assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
-
-
-def test_refusals_in_the_background_are_recorded_once(
+@pytest.mark.parametrize("in_background", [False, True])
+def test_sessions_record_once_what_they_refuse(
     metrics: RecordedMetrics,
     clock: list[float],
     caplog: pytest.LogCaptureFixture,
     open_engine: Callable[..., Any],
     submitted: Any,
+    in_background: bool,
 ) -> None:
     engine = open_engine(8, submit=submitted)
     stream = SessionStream(lambda _: engine.session, metrics.counts, None)
     opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
     answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
-    calls = [
-        [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name)) for name in ("AddOutputs", *more)]
-        for more in ([], ["none"])
-    ]
-    requests = [
-        processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(processors=chain))
-        for slot, chain in enumerate(calls)
-    ]
-    addition = processing_pb2.AddRequests(requests=requests, in_background=True)
-    answer(stream, processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
-    submitted.run()
-    submitted.run()
-    assert count(metrics, "NOT_FOUND") == 0
+    added = addition(["AddOutputs"], ["AddOutputs", "none"], in_background=in_background)
+    answer(stream, processing_pb2.SessionRequest(seq=2, **added), "grpc")
+    assert count(metrics, "NOT_FOUND") == (0 if in_background else 1)
+    while submitted:
+        submitted.run()
     collecting = processing_pb2.SessionRequest(seq=3, add=processing_pb2.AddRequests(in_background=True))
     for _ in range(2):
         answer(stream, collecting, "grpc")

@@ -15,7 +15,7 @@ from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection
 from logitport_server.transports.local_connection import LocalConnection, serve_connection
-from logitport_session.engine_session import frames as session_frames
+from logitport_session.engine_session import session_frames
 from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 from tests.waiting import SECONDS
@@ -23,7 +23,7 @@ from tests.waiting import SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_server.transports.stream import SessionStream
+    from logitport_server.transports.session_stream import SessionStream
     from tests.recorded_metrics import RecordedMetrics
 
 __all__ = ["metrics", "open_stream"]  # fixtures
@@ -184,8 +184,8 @@ def test_changes_take_effect_when_the_time_is_over(stream: SessionStream, monkey
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
     assert stream._frames.session is not None
-    stream._observer._departure.can_move = True
-    stream._observer._departures.begin()
+    stream._observer._entry.can_move = True
+    stream._observer._session_table.drain()
     assert engine.exchange(step(5, base=3)).edits.should_move
     stream._frames._spans._unsampled = 1  # step 5, which the core counts when it returns
     engine.exchange(step(6, base=4))

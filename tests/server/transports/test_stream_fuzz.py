@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.transports.stream import SessionStream
+from logitport_server.transports.session_stream import SessionStream
 from tests.server.conftest import Submitted
-from tests.session_streams import answer
+from tests.session_streams import addition, answer
 
 VOCAB = 10
 SMALL = st.integers(-1, 4)
@@ -85,16 +85,6 @@ def steps(draw: st.DrawFn) -> processing_pb2.Step:
     return processing_pb2.Step(**columns)
 
 
-def added(processors: list[str]) -> dict[str, Any]:
-    """Requests with an empty history, in slots 0, 1, ..."""
-    calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name)) for name in processors]
-    slotted = [
-        processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(processors=[call]))
-        for slot, call in enumerate(calls)
-    ]
-    return {"add": processing_pb2.AddRequests(requests=slotted)}
-
-
 FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(
         lambda slotted, in_background: {
@@ -146,7 +136,7 @@ def test_no_frame_causes_an_internal_error(
     answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), transport)
     seq, requested = 1, 0
     try:
-        for frame in [added(first), *frames]:
+        for frame in [addition(*([name] for name in first)), *frames]:
             seq += 1 + (seq in skip_numbers)
             if len(submitted) and seq % 2:
                 submitted.run()

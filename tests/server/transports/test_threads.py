@@ -8,7 +8,7 @@ import weakref
 
 from logitport.system.fair_threads import FairThreads
 from logitport_server.access import current_call
-from logitport_server.access.guard import AdmittedCall
+from logitport_server.access.call_guard import AuthorizedCall
 from logitport_server.transports.threads import on_thread
 from logitport_session.trust.principals import ANONYMOUS
 from tests.waiting import wait_until
@@ -22,8 +22,8 @@ def test_the_context_of_an_ended_call_keeps_no_result() -> None:
 
     threads = FairThreads(6, "test")
 
-    async def run() -> tuple[AdmittedCall, weakref.ref[Reply]]:
-        call = AdmittedCall(ANONYMOUS, lambda: None)
+    async def run() -> tuple[AuthorizedCall, weakref.ref[Reply]]:
+        call = AuthorizedCall(ANONYMOUS, lambda: None)
         current_call.set(call)
         return call, weakref.ref(await on_thread(threads, Reply))
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.system.installation import OUR_PACKAGES
-from logitport_server.worker import messages, replies
-from logitport_server.worker.frames import BadFrame
+from logitport_server.worker import messages, packing
 from logitport_server.worker.output import Output, capture
 
 if TYPE_CHECKING:
@@ -191,16 +190,10 @@ def test_breakpoint_is_refused() -> None:
         breakpoint()
 
 
-def test_server_refuses_longer_output() -> None:
-    reply = messages.EmptyReply(output="x" * (messages.MAX_OUTPUT_LENGTH + 1))
-    with pytest.raises(BadFrame):
-        messages.decode_reply(memoryview(messages.encode(reply)))
-
-
 def test_reply_with_the_longest_texts_is_sent_whole() -> None:
     error = messages.Error(13, "\x00" * 2000, "\x00" * 5000, "\x00" * messages.MAX_ERROR_OUTPUT_LENGTH)
     reply = messages.ErrorReply(error=error, output="\x00" * messages.MAX_OUTPUT_LENGTH)
-    replies.pack(1, reply, (), replies.limits(messages.Validate(processor=1), ()))
+    packing.pack_reply(1, reply, (), packing.reply_limits(messages.Validate(processor=1), ()))
 
     assert len(reply.output) == messages.MAX_OUTPUT_LENGTH
     assert len(reply.error.output) == messages.MAX_ERROR_OUTPUT_LENGTH
@@ -209,6 +202,6 @@ def test_reply_with_the_longest_texts_is_sent_whole() -> None:
 def test_output_is_cut_to_fit_beside_the_errors_of_many_rows() -> None:
     output, error = "\x00" * messages.MAX_OUTPUT_LENGTH, ("\x00" * 2000, "\x00" * 5000, "\x00" * 2000)
     reply = messages.EditReply(failed={row: messages.Error(13, *error) for row in range(100)}, output=output)
-    limit = replies.limits(messages.Edit(processor=1, vocab_size=8, counts=[1] * 100), ())
+    limit = packing.reply_limits(messages.Edit(processor=1, vocab_size=8, counts=[1] * 100), ())
 
-    assert len(replies.pack(1, reply, (), limit)) <= limit.message_bytes + 64
+    assert len(packing.pack_reply(1, reply, (), limit)) <= limit.message_bytes + 64

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.worker import frames, messages, replies
+from logitport.system.frame_limits import MAX_WORKER_EDITS_BYTES, MAX_WORKER_MESSAGE_BYTES
+from logitport_server.worker import messages, packing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 ROWS = 200
 EDIT = messages.Edit(processor=1, vocab_size=8, counts=[1] * ROWS)
 EVENTS = [bytes(4 * ROWS)]
-LIMITS = replies.limits(EDIT, EVENTS)
+LIMITS = packing.reply_limits(EDIT, EVENTS)
 PROCESS = messages.Process(
     processor=1, logits=messages.LogitsPlacement(memory=1, offset=0, rows=ROWS, vocab_size=8, dtype="float32")
 )
 LONGEST = messages.Error(13, "m" * messages.MAX_TEXT_LENGTH, "t" * messages.MAX_TRACE_LENGTH)
 
 
-def read(data: bytes, limits: replies.ReplyLimits) -> tuple[messages.Reply, list[memoryview]]:
-    reader = frames.Reader()
+def read(data: bytes, limits: packing.ReplyLimits) -> tuple[messages.Reply, list[memoryview]]:
+    reader = packing.Reader()
     reader.feed(data)
     frame = reader.next(limits.column_bytes, limits.message_bytes)
     assert frame is not None
-    return messages.decode_reply(frame.message), frame.columns
+    return packing.decode_reply(frame.message), frame.columns
 
 
 def copy(error: messages.Error) -> messages.Error:
@@ -36,29 +37,29 @@ def copy(error: messages.Error) -> messages.Error:
 
 
 def test_limits_depend_on_the_call() -> None:
-    host = messages.Host(processor=1, name="", digest="", python="", dill="")
-    assert replies.limits(host, [bytes(1 << 20)]).column_bytes == 0
-    assert replies.limits(PROCESS, EVENTS) == (LIMITS.message_bytes, 0)
-    assert replies.limits(host, []).message_bytes < LIMITS.message_bytes < frames.MAX_MESSAGE_BYTES
-    assert LIMITS.column_bytes == replies.MAX_EDITS_BYTES
+    host = messages.LoadProcessor(processor=1, name="", digest="", python="", dill="")
+    assert packing.reply_limits(host, [bytes(1 << 20)]).column_bytes == 0
+    assert packing.reply_limits(PROCESS, EVENTS) == (LIMITS.message_bytes, 0)
+    assert packing.reply_limits(host, []).message_bytes < LIMITS.message_bytes < MAX_WORKER_MESSAGE_BYTES
+    assert LIMITS.column_bytes == MAX_WORKER_EDITS_BYTES
     many = messages.Edit(processor=1, vocab_size=8)
-    assert replies.limits(many, [bytes(4 << 20)]).message_bytes == frames.MAX_MESSAGE_BYTES
+    assert packing.reply_limits(many, [bytes(4 << 20)]).message_bytes == MAX_WORKER_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("character", ["x", "\1", "\U0001f600"])
 def test_the_longest_error_is_not_cut(character: str) -> None:
     error = messages.Error(13, character * messages.MAX_TEXT_LENGTH, character * messages.MAX_TRACE_LENGTH)
     reply = messages.ErrorReply(error)
-    limits = replies.limits(messages.Validate(processor=1), [])
-    assert read(replies.pack(1, messages.ErrorReply(copy(error)), (), limits), limits)[0] == reply
+    limits = packing.reply_limits(messages.Validate(processor=1), [])
+    assert read(packing.pack_reply(1, messages.ErrorReply(copy(error)), (), limits), limits)[0] == reply
 
 
 @pytest.mark.parametrize("rows", [1, ROWS, 20_000])
 def test_the_errors_of_all_rows_fit(rows: int) -> None:
-    limits = replies.limits(PROCESS, [bytes(4 * rows)])
+    limits = packing.reply_limits(PROCESS, [bytes(4 * rows)])
     failed = {row: copy(LONGEST) for row in range(rows)}
     reply = messages.ProcessReply(failed, list(range(1 << 40, (1 << 40) + rows)))
-    decoded, _ = read(replies.pack(1, reply, (), limits), limits)
+    decoded, _ = read(packing.pack_reply(1, reply, (), limits), limits)
     assert isinstance(decoded, messages.ProcessReply)
     assert list(decoded.failed) == list(range(rows))
     assert len(decoded.not_rebuildable) == rows
@@ -67,12 +68,12 @@ def test_the_errors_of_all_rows_fit(rows: int) -> None:
 
 
 def test_columns_that_do_not_fit_become_an_error() -> None:
-    limits = replies.ReplyLimits(LIMITS.message_bytes, 100)
-    assert read(replies.pack(1, messages.EditReply(), [bytes(60), bytes(40)], limits), limits)[1] == [
+    limits = packing.ReplyLimits(LIMITS.message_bytes, 100)
+    assert read(packing.pack_reply(1, messages.EditReply(), [bytes(60), bytes(40)], limits), limits)[1] == [
         bytes(60),
         bytes(40),
     ]
-    assert read(replies.pack(1, messages.EditReply(), [bytes(60), bytes(41)], limits), limits) == (
+    assert read(packing.pack_reply(1, messages.EditReply(), [bytes(60), bytes(41)], limits), limits) == (
         messages.TooLarge(101),
         [],
     )
@@ -118,6 +119,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
 def test_a_hostile_message_takes_little_memory(name: str) -> None:
     """An honest reply for these rows can have more than half of the limit."""
     honest = messages.encode(
@@ -127,8 +129,8 @@ def test_a_hostile_message_takes_little_memory(name: str) -> None:
     data = HOSTILE[name](LIMITS.message_bytes)
     tracemalloc.start()
     try:
-        messages.decode_reply(memoryview(data))
-    except frames.BadFrame:
+        packing.decode_reply(memoryview(data))
+    except packing.BadPacket:
         pass
     finally:
         _, peak = tracemalloc.get_traced_memory()
@@ -137,11 +139,11 @@ def test_a_hostile_message_takes_little_memory(name: str) -> None:
 
 
 def test_a_longer_message_is_refused_before_it_is_decoded() -> None:
-    data = frames.pack(1, numbers(b"300")(frames.MAX_MESSAGE_BYTES))
-    with pytest.raises(frames.BadFrame, match="too large"):
+    data = packing.pack(1, numbers(b"300")(MAX_WORKER_MESSAGE_BYTES))
+    with pytest.raises(packing.BadPacket, match="too large"):
         read(data, LIMITS)
 
 
 def test_columns_are_refused_where_none_belong() -> None:
-    with pytest.raises(frames.BadFrame, match="the limit is 0"):
-        read(frames.pack(1, messages.encode(messages.ProcessReply()), [b"x"]), replies.limits(PROCESS, EVENTS))
+    with pytest.raises(packing.BadPacket, match="the limit is 0"):
+        read(packing.pack(1, messages.encode(messages.ProcessReply()), [b"x"]), packing.reply_limits(PROCESS, EVENTS))

@@ -1,10 +1,15 @@
-"""Stacks that workers write, and bytes that are none."""
+"""Stacks that workers write, and the source lines in their tracebacks."""
 
 from __future__ import annotations
+
+import linecache
+import traceback
+from typing import Any
 
 import pytest
 
 from logitport.payload.source_lines import SourcePart
+from logitport_server.worker.shown_source import ShownSource, encode
 from logitport_server.worker.stack import StackFrame, formatted, frames_in, is_complete, of_processor
 
 STACK = b"""Current thread 0x00007f (most recent call first):
@@ -12,7 +17,7 @@ STACK = b"""Current thread 0x00007f (most recent call first):
   File "my.py", line 8 in helper
   File "my.py", line 5 in edit
   File "/srv/logitport_server/dialects/edits.py", line 88 in edit
-  File "/srv/logitport_server/worker/serve.py", line 240 in _edit
+  File "/srv/logitport_server/worker/call_loop.py", line 240 in _edit
   File "<frozen runpy>", line 88 in _run_code
 """
 FRAMES = [
@@ -67,3 +72,37 @@ def test_what_is_no_frame(data: bytes) -> None:
 
 def test_the_number_of_frames_has_a_limit() -> None:
     assert len(frames_in(b'  File "my.py", line 3 in edit\n' * 1000)) == 20
+
+
+def traceback_with(source: ShownSource, name: str = "theirs.py") -> str:
+    made: dict[str, Any] = {}
+    exec(compile("\n\ndef fails():\n    raise ValueError\n", name, "exec"), made)
+    try:
+        made["fails"]()
+    except ValueError as error:
+        with source.shown():
+            return "".join(traceback.format_exception(error))
+    raise AssertionError
+
+
+def test_lines_are_shown_and_then_forgotten() -> None:
+    source = ShownSource.decode(encode([SourcePart("theirs.py", 3, "def fails():\n    raise ValueError  # here\n")]))
+
+    assert "raise ValueError  # here\n" in traceback_with(source)
+    assert "theirs.py" not in linecache.cache
+    assert "# here" not in traceback_with(ShownSource())
+
+
+def test_two_processors_may_have_files_of_one_name() -> None:
+    first, second = (
+        ShownSource([SourcePart("theirs.py", 4, f"  of the {number}\n")]) for number in ("first", "second")
+    )
+    with first.shown():
+        assert "of the second" in traceback_with(second)
+        assert linecache.getline("theirs.py", 4) == "  of the first\n"
+
+
+def test_numbers_of_lines_are_limited() -> None:
+    assert "x" not in linecache.cache
+    with ShownSource([SourcePart("x", (1 << 31) - 1, "text")]).shown():
+        assert linecache.getlines("x") == []

@@ -105,9 +105,6 @@ class Actor:
         """Run an event: the method with the name `do`."""
         getattr(self, event["do"])(event)
 
-    def idle(self) -> None:
-        """Called between events."""
-
     def close(self) -> None:
         """Release what is open."""
 

@@ -158,6 +158,10 @@ class Breaker(Actor):
             self.pause(event["seconds"])
             if process.runs:
                 resource.prlimit(process.pid, resource_, before)
+            for child in self._server(event).below():  # processes that it has forked meanwhile have inherited the limit
+                with suppress(ProcessLookupError):
+                    if resource.prlimit(child.pid, resource_)[0] == limit:
+                        resource.prlimit(child.pid, resource_, before)
         self.count[f"{what} taken"] += 1
 
     def _breaking(self, event: Event, process: Process, what: str) -> AbstractContextManager[None]:

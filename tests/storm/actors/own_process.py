@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ def open_now() -> Counter[str]:
 
 def left_over(before: Counter[str]) -> Counter[str]:
     """Return what is open beyond `before`, once it has had time to close."""
+    gc.collect()  # a closed session is part of reference cycles, and holds its regions until they are collected
     deadline = time.monotonic() + _SETTLE_SECONDS
     while (left := open_now() - before) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,15 +19,12 @@ from logitport_programs.parameters import Columns, check_params
 from logitport_programs.program import Program
 from logitport_programs.reference import run
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime.runner import Runner
+from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.verifier import Verified, verify
 from tests.programs import differential
-from tests.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout
+from tests.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout, to_torch
 from tests.programs.runtime.memory import held_bytes, plan_of
 from tests.programs.strategies import APPROXIMATE, Case
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _WIDTHS = (1, 5, 24)
 _DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -78,8 +75,8 @@ def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[st
     numbers[1] = np.linspace(-20, 20, width)
     with np.errstate(all="ignore"):
         array = numbers.astype(dtype)
-    logits = torch.full((6, width), 9.0).to(_to_torch(array).dtype)
-    logits[list(_ROWS)] = _to_torch(array)
+    logits = torch.full((6, width), 9.0).to(to_torch(array).dtype)
+    logits[list(_ROWS)] = to_torch(array)
     before = logits.clone()
     histories = [History(*one) for one in _HISTORIES]
     columns = Columns.checked(verified, [params] * len(_ROWS))
@@ -118,12 +115,6 @@ def _params(verified: Verified) -> dict[str, Any] | None:
         else:
             return None
     return params
-
-
-def _to_torch(array: NDArray[Any]) -> torch.Tensor:
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
 
 
 # What a class has, and a line of its `process` that changes it: none may become a program.

@@ -18,8 +18,8 @@ from logitport_programs.rules import OPERATORS, Context
 from logitport_programs.types import ONE, Element, Size
 from logitport_programs.types import VOCAB as VOCAB_SIZE
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.worker import frames as worker_frames
-from logitport_server.worker import messages
+from logitport_server.worker import messages, packing
+from tests.storm.fuzzing.served_steps import int32
 from tests.storm.fuzzing.targets import ROWS, VOCAB
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _local_socket() -> list[bytes]:
     first = _step({one: [] for one in known})
     advanced = _step({known[0]: [7], known[2]: [8, 9]})
     drafted = _step({known[1]: []}, drafts=[1, 2])
-    removing = {"remove": {"slots": _int32(0, 1), "generations": _int32(0, 3)}}
+    removing = {"remove": {"slots": int32(0, 1), "generations": int32(0, 3)}}
     region = {"open_region": {"size_bytes": 4 * VOCAB * ROWS}}
     inline = {"datatype": "FP32", "shape": [1, VOCAB], "raw": bytes(4 * VOCAB)}
     placed = {"datatype": "FP32", "shape": [1, VOCAB], "region": {"region_id": 1, "byte_offset": 400}}
@@ -190,24 +190,20 @@ def _local_socket() -> list[bytes]:
 def _step(new: dict[_TrackedRequest, list[int]], drafts: Sequence[int] = ()) -> dict[str, Any]:
     """Return the frame of a step with these new ids. Drafts are only possible with one request."""
     columns = {
-        "slots": _int32(*(one.slot for one in new)),
-        "generations": _int32(*(one.generation for one in new)),
-        "base_lengths": _int32(*(len(one.history) for one in new)),
-        "history_crcs": struct.pack(f"<{len(new)}I", *(zlib.crc32(_int32(*one.history)) for one in new)),
-        "new_token_counts": _int32(*map(len, new.values())),
-        "new_token_ids": _int32(*(token_id for token_ids in new.values() for token_id in token_ids)),
+        "slots": int32(*(one.slot for one in new)),
+        "generations": int32(*(one.generation for one in new)),
+        "base_lengths": int32(*(len(one.history) for one in new)),
+        "history_crcs": struct.pack(f"<{len(new)}I", *(zlib.crc32(int32(*one.history)) for one in new)),
+        "new_token_counts": int32(*map(len, new.values())),
+        "new_token_ids": int32(*(token_id for token_ids in new.values() for token_id in token_ids)),
     }
     if drafts:
         offsets = range(1 + len(drafts))
-        columns |= {"draft_counts": _int32(len(drafts)), "draft_token_ids": _int32(*drafts)}
-        columns |= {"row_requests": _int32(*[0] * len(offsets)), "row_draft_offsets": _int32(*offsets)}
+        columns |= {"draft_counts": int32(len(drafts)), "draft_token_ids": int32(*drafts)}
+        columns |= {"row_requests": int32(*[0] * len(offsets)), "row_draft_offsets": int32(*offsets)}
     for request, token_ids in new.items():
         request.history += token_ids
     return {"step": columns}
-
-
-def _int32(*values: int) -> bytes:
-    return struct.pack(f"<{len(values)}i", *values)
 
 
 def _local(*frames: dict[str, Any]) -> bytes:
@@ -232,8 +228,8 @@ def _replies() -> list[bytes]:
         (messages.EditReply(), edited),
         (messages.EditReply({1: error}), edited),
         (messages.ProcessReply({2: error}, [1, 2]), ()),
-        (messages.HostReply(reads_logits=True, gpu_error="no driver"), ()),
+        (messages.LoadReply(reads_logits=True, gpu_error="no driver"), ()),
         (messages.ErrorReply(error), ()),
         (messages.EmptyReply(), [b"", b"x", edited[0]]),
     ]
-    return [worker_frames.pack(1, messages.encode(reply), columns) for reply, columns in replies]
+    return [packing.pack(1, messages.encode(reply), columns) for reply, columns in replies]

@@ -85,20 +85,20 @@ class _Engine:
             added = processing_pb2.SlottedRequest(slot=slot)
             return _Message(seq=self._seq, add=processing_pb2.AddRequests(requests=[added])).SerializeToString()
         self._histories.pop(slot, None)
-        removed = processing_pb2.RemoveRequests(slots=_int32(slot), generations=_int32(0))
+        removed = processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0))
         return _Message(seq=self._seq, remove=removed).SerializeToString()
 
     def _step(self, slots: list[int], new_ids: int, kind: int) -> bytes:
         histories = [self._histories.get(slot, [1]) for slot in slots]
         step = processing_pb2.Step(
-            slots=_int32(*slots),
-            generations=_int32(*[0] * len(slots)),
-            base_lengths=_int32(*map(len, histories)),
+            slots=int32(*slots),
+            generations=int32(*[0] * len(slots)),
+            base_lengths=int32(*map(len, histories)),
             history_crcs=np.array(
                 [extend_crc(0, ids) + (kind == 3) & 0xFFFFFFFF for ids in histories], "<u4"
             ).tobytes(),
-            new_token_counts=_int32(*[new_ids] * len(slots)),
-            new_token_ids=_int32(*[5] * (new_ids * len(slots))),
+            new_token_counts=int32(*[new_ids] * len(slots)),
+            new_token_ids=int32(*[5] * (new_ids * len(slots))),
         )
         if kind < 3 and all(slot in self._histories for slot in slots):
             for slot in slots:
@@ -192,5 +192,6 @@ def _receive(engine: socket.socket, replies: list[bytes]) -> None:
             replies.append(stream.read(length))
 
 
-def _int32(*values: int) -> bytes:
+def int32(*values: int) -> bytes:
+    """A column of int32."""
     return struct.pack(f"<{len(values)}i", *values)

@@ -33,7 +33,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.executors.calls.domain_workers import DomainWorkers
-from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.remote_dialect import RemoteDialect
 from logitport_server.executors.calls.worker import Deadlines, Worker
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.executors.worker_processes.worker_process import Received, WorkerGone
@@ -41,11 +41,11 @@ from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.transports.stream import SessionStream
-from logitport_server.worker import frames as worker_frames
-from logitport_server.worker import messages, replies
+from logitport_server.transports.session_stream import SessionStream
+from logitport_server.worker import messages, packing
+from logitport_server.worker import packing as worker_packets
 from logitport_session.dialects import RequestContext
-from logitport_session.engine_session.session import EngineSession
+from logitport_session.engine_session.engine_session import EngineSession
 from logitport_session.processor_sources.source import Source
 from tests.session_streams import answer
 from tests.storm.fuzzing.programs import drawn_program, program, state
@@ -198,17 +198,17 @@ class _FakeWorker:
     waited_seconds = 0.0
 
     def __init__(self, data: bytes, reads_logits: bool) -> None:
-        hosted = messages.HostReply(reads_logits=reads_logits)
-        self._replies: deque[messages.Reply] = deque([hosted, *[messages.StartReply()] * ROWS])
+        loaded = messages.LoadReply(reads_logits=reads_logits)
+        self._replies: deque[messages.Reply] = deque([loaded, *[messages.StartReply()] * ROWS])
         self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
-        self._reader = worker_frames.Reader()
+        self._reader = worker_packets.Reader()
         self._always_ready = os.eventfd(1)
         self.close = weakref.finalize(self, os.close, self._always_ready)
         self.quick: set[str] = set()
         self.kept: set[str] = set()
 
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], *_: object) -> None:
-        self._limits = replies.limits(call, columns)
+        self._limits = packing.reply_limits(call, columns)
 
     def flush(self) -> None:
         pass
@@ -225,8 +225,8 @@ class _FakeWorker:
         self._reader.feed(self._unread.popleft())
         try:
             frame = self._reader.next(self._limits.column_bytes, self._limits.message_bytes)
-            return [] if frame is None else [Received(messages.decode_reply(frame.message), frame.columns)]
-        except worker_frames.BadFrame as error:
+            return [] if frame is None else [Received(packing.decode_reply(frame.message), frame.columns)]
+        except worker_packets.BadPacket as error:
             raise WorkerGone(str(error)) from error
 
 

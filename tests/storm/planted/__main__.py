@@ -51,7 +51,7 @@ DEFECTS = {
         "scratch memory of a cast is overwritten before it is read, so that another row fails",
         "--seed 1 --minutes 2 --only fuzzer",
         {
-            "client/logitport_programs/runtime/runner.py": {
+            "client/logitport_programs/runtime/program_runner.py": {
                 "unfit.append(flags.view(len(flags), -1).any(dim=1))": "unfit.append(flags.view(len(flags), -1))",
                 "    return unfit\n": "    return [flags.any(dim=1) for flags in unfit]\n",
             }
@@ -61,7 +61,7 @@ DEFECTS = {
         "a step waits for a busy worker while it holds others",
         "--seed 18 --minutes 5 --only engine",
         {
-            "server/logitport_server/executors/calls/flight.py": {
+            "server/logitport_server/executors/calls/worker_calls.py": {
                 "if worker.lock.acquire(blocking=False):": "if worker.lock.acquire(timeout=max(0.0, self._remaining)):"
             }
         },
@@ -70,7 +70,7 @@ DEFECTS = {
         "histories and states are not counted",
         "--seed 55 --minutes 1.5 --only engine rival",
         {
-            "server/logitport_session/requests/memory.py": {
+            "server/logitport_session/requests/principal_memory.py": {
                 "    if not begin() and not _fits_later(begin, account):": "    if fixed < 0:"
             }
         },
@@ -109,7 +109,7 @@ DEFECTS = {
         "rows of which no id is allowed are not reported",
         "--seed 1 --minutes 3 --only engine",
         {
-            "client/logitport/session/steps/pending_step.py": {
+            "client/logitport/session/steps/step_reply.py": {
                 "reply.rows_applied, reply.all_denied_rows)": "reply.rows_applied, ())"
             }
         },
@@ -118,7 +118,7 @@ DEFECTS = {
         "`self.n += 1` is frozen into a program",
         "--seed 1 --minutes 2 --only fuzzer",
         {
-            "client/logitport_programs/capturing/tracing.py": {
+            "client/logitport_programs/capturing/operator_tracing.py": {
                 "inspect.unwrap(cls.process)) if check_state else": "inspect.unwrap(cls.process)) if False else"
             }
         },

@@ -9,6 +9,7 @@ import torch
 from logitport import CustomLogitProcessor, EditProcessor, Float, InvalidArgument, TensorProcessor
 from logitport.dialects import InDialect
 from logitport_builtins import BUILTIN_PROGRAMS, DisallowedTokens
+from tests.shipped_processors import CountsCalls
 
 
 class DeniesSeen(EditProcessor):
@@ -44,16 +45,6 @@ class Sharpens(CustomLogitProcessor):
 
     def __call__(self, logits, custom_param_list=None):
         return logits * torch.tensor([[params["alpha"]] for params in custom_param_list])
-
-
-class CountsCalls(CustomLogitProcessor):
-    """Has state that does not follow from the history, where a server can see it."""
-
-    def __call__(self, logits, custom_param_list=None):
-        for row, params in zip(logits, custom_param_list, strict=True):
-            params["calls"] = params.get("calls", 0) + 1
-            row[0] += params["calls"]
-        return logits
 
 
 class Cools(TensorProcessor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from logitport.tokenizers.texts import _BYTES
+from logitport.tokenizers.token_bytes import _BYTES
 from logitport_testing import StoryModel
 
 _SPELLED = {byte: character for character, byte in _BYTES.items()}

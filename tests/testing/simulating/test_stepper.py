@@ -124,6 +124,18 @@ def test_only_the_processor_that_fails_is_left_out() -> None:
     assert steps[1].processors[1].to_json()["error"] == steps[1].processors[1].error
 
 
+def test_one_of_two_that_fail_goes_on() -> None:
+    chain = [(FailsAt, {"at": [0]}), DENIES, (FailsAt, {"at": [0, 1]})]
+    errors = [
+        [one.error != "" for one in step.processors]
+        for step in simulate(chain, MODEL, [4], 2, on_error="isolate").steps
+    ]
+    assert errors == [[True, False, True], [False, False, True]]
+    with pytest.raises(ProcessorFailed, match="no edits here") as raised:
+        simulate(chain, MODEL, [4], 2)
+    assert 'raise RuntimeError("no edits here")' in raised.value.remote_traceback
+
+
 def test_the_others_have_the_results_of_a_chain_without_it() -> None:
     rest = [DENIES, ("temperature", {"temperature": 0.5})]
     chain = [DENIES, (ReaderFails, {}), rest[1]]
@@ -136,32 +148,12 @@ def test_the_others_have_the_results_of_a_chain_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("processor", "failing"), [(FailsInAdvance, [1]), (OutOfVocabulary, [0, 1, 2]), (Refuses, [0, 1, 2])]
+    ("processor", "failing"),
+    [(FailsInAdvance, [1]), (OutOfVocabulary, [0, 1, 2]), (Refuses, [0, 1, 2]), ("no_such_thing", [0, 1, 2])],
 )
-def test_failures_outside_the_call(processor: type, failing: list[int]) -> None:
+def test_failures_outside_the_call(processor: Any, failing: list[int]) -> None:
     steps = simulate([DENIES, (processor, {}), DENIES], MODEL, [4, 5], 3, on_error="isolate").steps
     assert [step.index for step in steps if step.processors[1].error] == failing
     assert all(step.processors[0].denied.tolist() == [0] for step in steps)
     assert not any(step.processors[place].error for step in steps for place in (0, 2))
-    assert {step.processors[1].processor for step in steps} == {processor.__name__}
-
-
-def test_two_that_fail_at_one_step() -> None:
-    chain = [(FailsAt, {"at": [0]}), DENIES, (FailsAt, {"at": [0, 1]})]
-    steps = simulate(chain, MODEL, [4], 2, on_error="isolate").steps
-    assert [[bool(one.error) for one in step.processors] for step in steps] == [
-        [True, False, True],
-        [False, False, True],
-    ]
-
-
-def test_a_name_that_there_is_not() -> None:
-    (step,) = simulate([("no_such_thing", {}), DENIES], MODEL, [4], 1, on_error="isolate").steps
-    assert "no_such_thing" in step.processors[0].error
-    assert step.processors[0].processor == "no_such_thing"
-    assert step.processors[1].denied.tolist() == [0]
-
-
-def test_without_isolation_it_is_raised() -> None:
-    with pytest.raises(ProcessorFailed, match="no edits here"):
-        simulate([(FailsAt, {"at": [1]})], MODEL, [4], 3)
+    assert {step.processors[1].processor for step in steps} == {getattr(processor, "__name__", processor)}

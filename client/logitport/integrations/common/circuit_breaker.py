@@ -97,7 +97,7 @@ class SessionHolder:
         self.session: Session | None = None
 
     def ensure_open(self, options: Callable[[], Mapping[str, Any]]) -> Session:
-        """Return the session, opening it with these options of `Client.session` if there is none.
+        """Return the session. Opens it with these options of `Client.session` if needed.
 
         Raises:
             LogitportError: as `Client.session`. During the pause after a failure, the earlier error: nothing is tried.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from logitport import ops
 from logitport.client.client import Client
-from logitport.client.embedded import TARGET as EMBEDDED
-from logitport.client.embedded import is_embedded, programs_folder
+from logitport.client.embedded_server import TARGET as EMBEDDED
+from logitport.client.embedded_server import is_embedded, programs_folder
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import permitted_kinds, read_chain
 from logitport.integrations.common.tenants import tenant_function
@@ -72,9 +72,9 @@ def check_target() -> None:
 
 
 def client_of(hook: object, given: Client | None) -> Client:
-    """Return the client of a hook: the given one, or else that of the variables, which is closed with the hook.
+    """Return the client of a hook: the given one, or one from the variables, which is closed with the hook.
 
-    Raises as `client`.
+    Raises the errors of `client`.
     """
     if given is not None:
         return given

@@ -99,7 +99,7 @@ class HistoryBatch:
         self._prompt_groups: list[list[int]] = []
 
     def admit(self, is_token: NDArray[np.bool_], chains: Sequence[Chain], tenants: Sequence[str]) -> None:
-        """Add a request for each row. Raises as `Session.add`.
+        """Add a request for each row. Raises the errors of `Session.add`.
 
         Args:
             is_token: bool[rows, prompt_length], false for padding.
@@ -143,7 +143,7 @@ class HistoryBatch:
         self.session.close()
 
     def _reassign(self, group: Sequence[int], outputs: NDArray[np.int64]) -> None:
-        """Give each row of one prompt the request that shares most of its history, since beams change places."""
+        """Give each row of one prompt the request that shares most of its history, since beams are reordered."""
         known = {row: self._handles[row].history.output_token_ids for row in group}
         if all(_common_prefix(known[row], outputs[row]) == len(known[row]) for row in group):
             return
@@ -188,9 +188,9 @@ def running_rows(outputs: NDArray[np.int64], eos_token_ids: Sequence[int], pad_t
     padding = eos_token_ids[0] if pad_token_id is None else pad_token_id
     invalid = np.argwhere(ended[:, :-1] & (outputs[:, 1:] != padding))
     if invalid.size:
-        row, place = invalid[0].tolist()
+        row, index = invalid[0].tolist()
         raise InvalidArgument(
-            f"row {row} continues with {outputs[row, place + 1]} after its end-of-sequence id; expected padding, "
+            f"row {row} continues with {outputs[row, index + 1]} after its end-of-sequence id; expected padding, "
             f"{padding}. Pass eos_token_id and pad_token_id as generate() has them, or leave eos_token_id out"
         )
     return np.flatnonzero(~ended[:, -1]).tolist()

@@ -35,7 +35,7 @@ class EngineRequest:
 
 
 def tenant_of(request: EngineRequest) -> str:
-    """Return the request's tenant, by LOGITPORT_TENANT or the header X-Logitport-Tenant; "" if there is none.
+    """Return the request's tenant, by LOGITPORT_TENANT or the header X-Logitport-Tenant, or "".
 
     Raises:
         InvalidArgument: the operator's function raised, or did not return text.

@@ -70,7 +70,7 @@ class Trials:
 
         Args:
             request: the chain, the tenant, and what the chain reads of the sampling parameters.
-            options: those of `Client.session`.
+            options: of `Client.session`.
 
         Raises:
             ProcessorFailed: the engine would wait too long for the chain.

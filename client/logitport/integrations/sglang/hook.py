@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import environment
-from logitport.integrations.common.admissions import AdmissionTime, begin_together
+from logitport.integrations.common.admission_time import AdmissionTime, begin_together
 from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.rows import rows_of
 from logitport.integrations.common.statuses import all_denied
-from logitport.integrations.sglang.engine import (
+from logitport.integrations.sglang.engine_options import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
@@ -170,8 +170,8 @@ class Hook:
         self._holder.record_success()
         rows = {handle: row for row, handle in handles.items()}
         result.failures |= {rows[handle]: error for handle, error in step_result.failures.items()}
-        for place in step_result.all_denied_rows:
-            result.failures.setdefault(result.rows[place], all_denied("SGLang"))
+        for index in step_result.all_denied_rows:
+            result.failures.setdefault(result.rows[index], all_denied("SGLang"))
 
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:

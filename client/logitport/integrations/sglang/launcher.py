@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from logitport.client.embedded import TARGET as EMBEDDED
+from logitport.client.embedded_server import TARGET as EMBEDDED
 from logitport.integrations.common.environment import TARGET
 from logitport.integrations.sglang import guard
 

@@ -14,8 +14,8 @@ from logitport.integrations.common.environment import (
     default_chain,
     warn_about_misspelled,
 )
-from logitport.integrations.sglang import admission, guard
-from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
+from logitport.integrations.sglang import front_end_patches, guard
+from logitport.integrations.sglang.engine_options import DELAY_SAMPLE, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def install() -> None:
     # Delayed sampling is always correct, but slower where no processor needs it. The option check turns it off there,
     # before the child processes that inherit it start. A process that inherits nothing (on another host) delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
-    admission.install()
+    front_end_patches.install()
 
 
 def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:

@@ -51,7 +51,7 @@ def awaits_token(req: Any) -> bool:
 
 
 def end_ids(req: Any) -> Collection[int]:
-    """Return the ids that end the request; none if it has none, or does not show them."""
+    """Return the ids that end the request. Empty if it has no such ids, or does not show them."""
     return getattr(req, "eos_token_ids", None) or ()
 
 
@@ -128,7 +128,7 @@ class TrackedRequests:
     def drop_ended(self, session: Session | None) -> None:
         """Remove requests that have ended, or that SGLang dropped, from the session, with one frame.
 
-        Raises as `Session.remove`.
+        Raises the errors of `Session.remove`.
         """
         ended: list[Handle] = []
         for key, tracked in list(self._tracked.items()):
@@ -149,7 +149,7 @@ class TrackedRequests:
 
 
 def _prompt_of(req: Any) -> Sequence[int]:
-    """Return the prompt's ids as tokenized; in `origin_input_ids` SGLang replaces those of images by hashes."""
+    """Return the prompt's ids as tokenized; in `origin_input_ids` SGLang replaces the ids of images by hashes."""
     ids: Sequence[int] = req.origin_input_ids_unpadded
     return ids if len(ids) else req.origin_input_ids
 

@@ -202,14 +202,14 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         return {
             "eos_token_ids": [token_id for token_id in end_ids if token_id >= 0],  # -1 stands for none there
             "vocab_size": manager.model.config.get_text_config().vocab_size,
-            "dtype": torch.float32,  # to which transformers converts whatever the model computes in
+            "dtype": torch.float32,  # transformers converts the logits to it, whatever the model computes in
             "device": str(manager.model.device),
             "tokenizer_id": self.owner.tokenizer_id,
             "engine": f"transformers {transformers.__version__}, continuous batching",
         }
 
     def _track(self, state: RequestState, session: Session) -> _Running:
-        """Return the tracked request of this state, admitting a new one. Raises as `Session.add`."""
+        """Return the tracked request of this state, admitting a new one. Raises the errors of `Session.add`."""
         running = self._running.get(state.request_id)
         if running is not None and running.matches(state):
             running.state = state

@@ -47,7 +47,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it, no id
             is padding.
         eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
-            their ends. By default those of the `generate` call, and none in a custom loop.
+            their ends. By default the ids of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
         tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its files, or a
             name of the Hugging Face hub; for a server a name that it knows.

@@ -40,7 +40,7 @@ def session_options(config: Any, device: Any, runner: str) -> dict[str, Any]:
 
 
 def model_options(model: Any) -> dict[str, Any]:
-    """Return those of the options that a `ModelConfig` determines."""
+    """Return the options that a `ModelConfig` determines."""
     eos = getattr(model.hf_text_config, "eos_token_id", None)
     return {
         "vocab_size": model.get_vocab_size(),

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm import admission, responses
+from logitport.integrations.vllm import request_trials, responses
 from logitport.integrations.vllm.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def check_off_the_event_loop() -> None:
 def _wrap_add(add: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(add)
     async def wrapped(engine: Any, request_id: str, prompt: Any, params: Any, *args: Any, **keywords: Any) -> Any:
-        """Check the chain before vLLM does. Raises as `admission.prepare`."""
+        """Check the chain before vLLM does. Raises the errors of `request_trials.prepare`."""
         if hasattr(params, "extra_args") and hasattr(params, "stop_token_ids"):  # not of a pooling model
-            await admission.prepare(params, engine.vllm_config)
+            await request_trials.prepare(params, engine.vllm_config)
         return await add(engine, request_id, prompt, params, *args, **keywords)
 
     return wrapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm import admission, front_end
+from logitport.integrations.vllm import front_end, request_trials
 from logitport.integrations.vllm.engine import find_config
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases a
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request with a malformed chain, or one that the service refuses. Raises as `admission.check`."""
+        """Refuse a malformed chain, or one that the service refuses, with the errors of `request_trials.check`."""
         config = find_config()
         front_end.install(config)
-        admission.check(sampling_params, config)
+        request_trials.check(sampling_params, config)
 
     def is_argmax_invariant(self) -> bool:
         """Return False: processors may change the likeliest id."""

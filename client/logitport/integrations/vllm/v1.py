@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import find_runner, ranks_here, samples_here, session_options
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
-from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.requested_chain import ending_id, has_chain, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

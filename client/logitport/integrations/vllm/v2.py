@@ -9,8 +9,8 @@ import torch
 
 from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import find_runner, ranks_here, session_options
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
-from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.requested_chain import ending_id, has_chain, make_request
 
 if TYPE_CHECKING:
     from logitport.integrations.common.chains import Chain
@@ -163,31 +163,31 @@ class V2Hook:
         if not own:
             return step
         if rows == len(slots):
-            places = {slot: [row] for row, slot in enumerate(slots) if slot in own}
+            row_indices = {slot: [row] for row, slot in enumerate(slots) if slot in own}
         else:
-            places = self._places(step, context, own)
-        for slot, found in places.items():
+            row_indices = self._row_indices(step, context, own)
+        for slot, found in row_indices.items():
             request = self._by_slot[slot]
             step.new_ids[request] = ()
             step.rows += [(request, offset) for offset in range(len(found))]
-            step.places += found
+            step.row_indices += found
         return step
 
-    def _places(self, step: RemoteStep, context: Any, own: set[int]) -> dict[int, list[int]]:
+    def _row_indices(self, step: RemoteStep, context: Any, own: set[int]) -> dict[int, list[int]]:
         """Return the rows of each speculating slot, by draft offset, and add its draft tokens to the step."""
         columns = torch.stack([context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids]).tolist()
-        places: dict[int, list[int]] = {}
+        row_indices: dict[int, list[int]] = {}
         drafts: dict[int, list[int]] = {}
         for row, (slot, offset, token_id) in enumerate(zip(*columns)):  # noqa: B905
-            if slot not in own or offset != len(places.get(slot, ())):
+            if slot not in own or offset != len(row_indices.get(slot, ())):
                 continue
             if offset and token_id < 0:  # a placeholder: vLLM rejects it and all that follow
                 continue
-            places.setdefault(slot, []).append(row)
+            row_indices.setdefault(slot, []).append(row)
             if offset:
                 drafts.setdefault(slot, []).append(token_id)
         step.drafts = {self._by_slot[slot]: token_ids for slot, token_ids in drafts.items()}
-        return places
+        return row_indices
 
     def _fill_new_ids(self, step: RemoteStep) -> None:
         """Add the sampled ids that the service does not have yet."""

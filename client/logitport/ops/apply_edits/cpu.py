@@ -26,7 +26,7 @@ _DENIED: dict[int, NDArray[Any]] = {4: _DENIED_32, 2: _DENIED_32.astype(np.int16
 
 
 def apply_edits_compiled(edits: Edits, logits: Any) -> bool:
-    """Apply edits with the compiled core: all edits of one row, then those of the next one.
+    """Apply edits with the compiled core: row by row.
 
     Returns:
         False, and has changed nothing, if it cannot: there is no core, rows are not in ascending order, an id is not in

@@ -58,7 +58,7 @@ def sum_biases(edits: Edits) -> Biases:
     cells = np.repeat(edits.rows[chosen].astype(np.int64) << 32, edits.counts[chosen]) | edits.ids[is_bias]
     values = edits.values[is_bias]
     if not (cells[:-1] < cells[1:]).all():
-        cells, places = np.unique(cells, return_inverse=True)
-        sums = np.bincount(places, weights=values, minlength=len(cells))
+        cells, cell_of_value = np.unique(cells, return_inverse=True)
+        sums = np.bincount(cell_of_value, weights=values, minlength=len(cells))
         values = sums.clip(_FLOAT32.min, _FLOAT32.max).astype(np.float32)
     return Biases(cells >> 32, cells & 0xFFFFFFFF, values)

@@ -76,8 +76,8 @@ def _once_a_row(edits: Edits, kind: EditKind) -> Iterator[NDArray[np.bool_]]:
     """
     left = edits.kinds == kind
     while left.any():
-        places = np.flatnonzero(left)
+        positions = np.flatnonzero(left)
         chosen = np.zeros_like(left)
-        chosen[places[np.unique(edits.rows[places], return_index=True)[1]]] = True
+        chosen[positions[np.unique(edits.rows[positions], return_index=True)[1]]] = True
         yield chosen
         left &= ~chosen

@@ -149,17 +149,17 @@ def edit_block(
             tl.store(line + forced * id_stride, 0.0, mask=(forced >= low) & (forced < low + BLOCK))
         elif kind == _ALLOW:
             for start in range(first, end, CHUNK):
-                places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
-                tl.store(kept + places, tl.load(line + ids * id_stride, mask=mine), mask=mine)
+                positions, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+                tl.store(kept + positions, tl.load(line + ids * id_stride, mask=mine), mask=mine)
             tl.debug_barrier()
             tl.store(line + block * id_stride, float("-inf"), mask=inside)
             tl.debug_barrier()
             for start in range(first, end, CHUNK):
-                places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
-                tl.store(line + ids * id_stride, tl.load(kept + places, mask=mine), mask=mine)
+                positions, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+                tl.store(line + ids * id_stride, tl.load(kept + positions, mask=mine), mask=mine)
         elif kind == _BITMASK:
-            places = first + block // 32
-            words = tl.load(plan + places, mask=inside & (places < end), other=0)
+            positions = first + block // 32
+            words = tl.load(plan + positions, mask=inside & (positions < end), other=0)
             denied = inside & (((words >> (block % 32)) & 1) == 0)
             tl.store(line + block * id_stride, float("-inf"), mask=denied)
         elif kind == _DENY:
@@ -169,8 +169,8 @@ def edit_block(
         tl.debug_barrier()
     end = tl.load(entry + 4)
     for start in range(tl.load(entry + 3), end, CHUNK):
-        places, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
-        sums = tl.load(plan + num_biases + places, mask=mine, other=0).to(tl.float32, bitcast=True)
+        positions, ids, mine = _chunk(plan, start, end, low, BLOCK, CHUNK)
+        sums = tl.load(plan + num_biases + positions, mask=mine, other=0).to(tl.float32, bitcast=True)
         values = tl.load(line + ids * id_stride, mask=mine).to(tl.float32) + sums
         tl.store(line + ids * id_stride, values.to(logits.dtype.element_ty), mask=mine)
 
@@ -178,6 +178,6 @@ def edit_block(
 @triton.jit
 def _chunk(plan, start, end, low, BLOCK: tl.constexpr, CHUNK: tl.constexpr):  # noqa: N803
     """Return up to CHUNK ids from position `start`: their positions, the ids, and whether each is in the block."""
-    places = start + tl.arange(0, CHUNK)
-    ids = tl.load(plan + places, mask=places < end, other=-1)
-    return places, ids, (ids >= low) & (ids < low + BLOCK)
+    positions = start + tl.arange(0, CHUNK)
+    ids = tl.load(plan + positions, mask=positions < end, other=-1)
+    return positions, ids, (ids >= low) & (ids < low + BLOCK)

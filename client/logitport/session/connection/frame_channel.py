@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from weakref import WeakMethod
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
@@ -25,12 +25,38 @@ _OVERLAP_SECONDS = 0.001
 
 _clock = time.monotonic
 
+_Reply = TypeVar("_Reply")
 
-class BegunStep(Protocol):
-    """A step that gets its reply, or the error that replaced it, on any thread: `PendingStep`."""
 
-    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None: ...
-    def take_error(self, error: Exception) -> None: ...
+class SentStep(Generic[_Reply]):
+    """A step that was sent. `FrameChannel.reply_to` returns its reply.
+
+    Args:
+        read: reads the reply, on any thread, with `content`. Raises LogitportError if it is wrong.
+        content: what the step holds.
+        reader: reads the bytes of a usual reply before `read`; None if they must be parsed.
+        num_rows: number of rows of the step.
+
+    Attributes:
+        reply: what `read` has returned; None before the reply was received, and after an error.
+        error: the error that replaced the reply, or None.
+    """
+
+    __slots__ = ("content", "error", "num_rows", "read", "reader", "reply")
+
+    def __init__(
+        self,
+        read: Callable[[Any, core.StepReply | processing_pb2.StepEdits], _Reply],
+        content: object,
+        reader: core.ReplyReader | None,
+        num_rows: int,
+    ) -> None:
+        self.read = read
+        self.content = content
+        self.reader = reader
+        self.num_rows = num_rows
+        self.reply: _Reply | None = None
+        self.error: Exception | None = None
 
 
 class FrameChannel(FrameConnection):
@@ -41,7 +67,7 @@ class FrameChannel(FrameConnection):
     makes another one.
 
     Args:
-        connect, timeout, local: as those of `FrameConnection`.
+        connect, timeout, local: see `FrameConnection`.
         opening: the opening frame.
         refused: called when a server refuses to open the session because of a limit.
 
@@ -68,8 +94,8 @@ class FrameChannel(FrameConnection):
         self._refused = refused
         # Held while waiting for a reply, by the engine's thread or by the transport's thread.
         self._receiving = threading.RLock()
-        # The step without a reply, what reads the reply (see `begin`), and the number of rows.
-        self._begun: tuple[BegunStep, core.ReplyReader | None, int] | None = None
+        # The step without a reply.
+        self._begun: SentStep[Any] | None = None
         # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
         # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
@@ -90,7 +116,7 @@ class FrameChannel(FrameConnection):
 
     @property
     def device_uuid(self) -> bytes:
-        """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
+        """UUID of the GPU with memory that the server can open. Empty if it has no GPU, or may be on another host."""
         return self.opened.local_transport.device_uuid if self.transport.name == "local" else b""
 
     def open(self, opening: processing_pb2.OpenSession, wait_seconds: float = 0.0) -> None:
@@ -154,19 +180,26 @@ class FrameChannel(FrameConnection):
             return super().exchange(frame, limit)
 
     def begin(
-        self, serialize: Callable[[int], bytes], step: BegunStep, reader: core.ReplyReader | None, num_rows: int
-    ) -> None:
+        self,
+        serialize: Callable[[int], bytes],
+        read: Callable[[Any, core.StepReply | processing_pb2.StepEdits], _Reply],
+        content: object,
+        reader: core.ReplyReader | None,
+        num_rows: int,
+    ) -> SentStep[_Reply]:
         """Send a step and return at once.
 
         Args:
             serialize: makes the frame of the step, with a sequence number, as `Transport.send_bytes` sends it.
-            step: gets the reply, or the error, once.
-            reader: reads the reply; None if the reply must be parsed.
-            num_rows: number of rows of the step.
+            read: see `SentStep`.
+            content: see `SentStep`.
+            reader: see `SentStep`.
+            num_rows: see `SentStep`.
         """
         with self._receiving:
             if self._begun is not None:
                 self.drain_reply()
+        sent = SentStep(read, content, reader, num_rows)
         try:
             if self._lost is not None:
                 raise self._lost
@@ -176,24 +209,33 @@ class FrameChannel(FrameConnection):
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
-            step.take_error(error)
+            sent.error = error
         else:
             self.seq, self.expected = seq, "edits"
-            self._begun = step, reader, num_rows
+            self._begun = sent
             self._begun_at = _clock()
             if self._overlaps:
                 transport.leave_reply(reader, seq, num_rows)
+        return sent
+
+    def reply_to(self, sent: SentStep[_Reply]) -> _Reply | None:
+        """Receive the reply to a step, unless that was done already. Returns None if an error replaced the reply."""
+        if sent.reply is None:
+            with self._receiving:
+                if self._begun is sent:
+                    self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
+                    self._receive_begun(sent)
+        return sent.reply
 
     def drain_reply(self) -> None:
-        """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
+        """Receive the reply to the step that `begin` sent, if there is none yet, so that another frame can be sent."""
         with self._receiving:
             if self._begun is not None:
-                self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
-                self._receive_begun(*self._begun)
+                self.reply_to(self._begun)
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
-        """The transport, and the number of the frame without a reply; None if there is none. For any thread."""
+        """The transport, and the number of the frame without a reply, or None. For any thread."""
         transport = self.transport
         return (transport, self.seq) if self.expected and not transport.has_ended else None
 
@@ -246,23 +288,23 @@ class FrameChannel(FrameConnection):
         try:
             if self._begun is None:
                 return False
-            self._receive_begun(*self._begun)
+            self._receive_begun(self._begun)
             return True
         finally:
             self._receiving.release()
 
-    def _receive_begun(self, step: BegunStep, reader: core.ReplyReader | None, num_rows: int) -> None:
+    def _receive_begun(self, sent: SentStep[Any]) -> None:
         self._begun = None
         try:
             received = self.transport.receive_step()
             reply: core.StepReply | processing_pb2.StepEdits
             if isinstance(received, bytes):
-                read = None if reader is None else reader.read(received, self.seq, num_rows)
+                read = None if sent.reader is None else sent.reader.read(received, self.seq, sent.num_rows)
                 reply = self._parse(received).edits if read is None else read
             else:
                 reply = received
             self.expected = ""
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
-            step.take_reply(reply)
+            sent.reply = sent.read(sent.content, reply)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
-            step.take_error(error)
+            sent.error = error

@@ -34,7 +34,7 @@ _REPLIES = {
 }
 
 
-# A server that is alive replies within its own deadlines and this time, in which it also transfers large logits, and
+# A server that is alive replies within its own deadlines and this time, with the transfer of large logits, and
 # waits for other sessions. A shorter time would break connections to a server that is only busy.
 _MARGIN_SECONDS = 10.0
 
@@ -51,7 +51,7 @@ class FrameConnection:
         transport: carries the frames.
         opened: the server's reply to the opening frame.
         step_limit: seconds without a reply to a frame, other than `add`, after which the connection is lost.
-        expected: kind of the reply that is awaited; "" if there is none.
+        expected: kind of the reply that is awaited, or "".
         seq: number of the last frame.
     """
 
@@ -103,7 +103,7 @@ class FrameConnection:
         return self._parse(self.transport.receive())
 
     def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
-        """Send a frame and wait for its reply. Raises as `send` and `receive`."""
+        """Send a frame and wait for its reply. Raises the errors of `send` and `receive`."""
         self.send(frame, limit)
         return self.receive()
 
@@ -145,7 +145,7 @@ class FrameConnection:
         return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
     def _parse(self, data: bytes) -> processing_pb2.SessionResponse:
-        """Parse the reply to the last frame. Raises as `receive`."""
+        """Parse the reply to the last frame. Raises the errors of `receive`."""
         expected, self.expected = self.expected, ""
         try:
             reply = processing_pb2.SessionResponse.FromString(data)

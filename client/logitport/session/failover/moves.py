@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
     Attributes:
         connection: the connection.
         refused: the error of each registration that the server refused, by digest.
-        settle: as that of `OtherServer`.
+        settle: see `OtherServer`.
     """
 
     connection: FrameConnection
@@ -61,7 +61,7 @@ class Moves:
     Args:
         find: returns another server, or None. Raises LogitportError.
         opening: the opening frame of the session.
-        timeout, local: as those of `FrameConnection`.
+        timeout, local: see `FrameConnection`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Moves:
         return candidate
 
     def settle(self, candidate: Candidate, *, moved: bool) -> None:
-        """Record the end of an attempt. Closes a connection to which the session has not moved."""
+        """Record the end of an attempt. Closes a connection that the session has not moved to."""
         candidate.settle(moved)
         with self._lock:
             if moved:

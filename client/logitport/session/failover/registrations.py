@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from logitport.shipping.request import ProcessorRef
 
-# Registries of which it is remembered what they have had. A server without a store has another registry after each
+# Registries with content that is remembered. A server without a store has another registry after each
 # restart.
 _MAX_REGISTRIES = 1024
 
@@ -77,7 +77,7 @@ class Registrations:
         return "" if request is None else request.payload
 
     def restore(self, call: Callable[[str, Any], Any]) -> dict[str, LogitportError]:
-        """Register every processor in a registry that has never had it, under those of its names that are free.
+        """Register every processor in a registry that has never had it, under its names that are free.
 
         Args:
             call: sends a message to a method of the server's registry, "List" or "Register". Raises LogitportError.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logitport.servers.channels import ServerChannel, Servers
     from logitport.session.failover.registrations import Registrations
     from logitport.session.transports.base import Transport
-    from logitport.session.transports.stream import GrpcStream
+    from logitport.session.transports.grpc_stream import GrpcStream
 
 # Time for the reply to the first frame where there are other servers. It is far more than a server needs that has
 # just reported its load, and far less than an engine should wait.
@@ -27,12 +27,12 @@ class ServerChoice:
 
     Args:
         servers: to choose from.
-        stream: makes the stream to a server; the arguments are those of `GrpcStream` of the same names.
-        registrations: those of the client.
+        stream: makes the stream to a server; the arguments have the names and meanings of `GrpcStream`'s.
+        registrations: the client's.
         send: sends a message to a method of a server's registry. Raises LogitportError.
 
     Attributes:
-        server: that of the present or else of the last connection; None before the first one.
+        server: of the present or else the last connection; None before the first one.
     """
 
     def __init__(

@@ -10,8 +10,9 @@ import torch
 
 from logitport.core import tensors
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
-from logitport.session.logits.memory import Memory
-from logitport.system.cuda_ipc import CudaError, open_cuda
+from logitport.session.logits.engine_memory import Memory
+from logitport.system.cuda_contract import CudaError
+from logitport.system.cuda_ipc import open_cuda
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class SharedAllocation:
         return self.cuda.tensor(self._allocation, self._release).zero_()
 
     def frame(self, size_bytes: int) -> processing_pb2.ShareDeviceMemory:
-        """Make the frame with which a server opens its first `size_bytes`."""
+        """Make the frame that makes a server open its first `size_bytes`."""
         return processing_pb2.ShareDeviceMemory(
             memory_handle=self._allocation.handle,
             device_uuid=self.cuda.uuid,

@@ -10,7 +10,7 @@ from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from logitport.session.connection.frame_channel import FrameChannel
-    from logitport.session.logits.memory import Memory
+    from logitport.session.logits.engine_memory import Memory
     from logitport_proto import common_pb2
 
     # First and last address of a block of memory, and a weak reference to it.
@@ -74,7 +74,7 @@ class LogitsBuffer:
         return True
 
     def has_retired(self) -> bool:
-        """Whether there is retired memory. There is none unless the buffer `is_used`."""
+        """Whether there is retired memory. Only a buffer that `is_used` retires memory."""
         self._notice_retirement()
         return bool(self._retired)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, LimitExceeded
+from logitport.session.logits.engine_memory import Memory
 from logitport.session.logits.logits_buffer import LogitsBuffer
-from logitport.session.logits.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

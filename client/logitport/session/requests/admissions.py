@@ -165,7 +165,7 @@ class Admissions:
                 backoff.reset()
 
     def _settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
-        """Enter the ended admissions of a reply: those of its frame that do not go on, and those in the background."""
+        """Enter the ended admissions of a reply: of its frame, and in the background."""
         refused = {failure.slot: failure.error for failure in added.failures}
         for index, entry in enumerate(frame.requests):
             if added.pending and added.pending[index]:
@@ -201,7 +201,7 @@ class Admissions:
     ) -> None:
         """Record an admission, and bind the programs of the request, or make the server run them.
 
-        Raises as `ChainPrograms.bind`.
+        Raises the errors of `ChainPrograms.bind`.
         """
 
         def fetch(digests: Sequence[str]) -> processing_pb2.Programs:

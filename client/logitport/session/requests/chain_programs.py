@@ -168,6 +168,6 @@ class ChainPrograms:
 
 def _import_runtime() -> None:
     try:
-        from logitport_programs.runtime import runner  # noqa: F401
+        from logitport_programs.runtime import program_runner  # noqa: F401
     except Exception as error:  # noqa: BLE001 - the first program raises it again
         logger.debug("the runtime of programs could not be imported: %r", error)

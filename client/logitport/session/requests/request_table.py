@@ -106,7 +106,7 @@ class RequestTable:
         self.pending[pending.candidate.slot] = pending
 
     def awaited(self, entry: processing_pb2.SlottedRequest | processing_pb2.EndedAdmission) -> Handle | None:
-        """Return the pending or restoring request with this slot and generation; None if there is none any more."""
+        """Return the pending or restoring request with this slot and generation, or None."""
         pending = self.pending.get(entry.slot)
         handle = self.restoring.get(entry.slot) if pending is None else pending.candidate
         return handle if handle is not None and handle.generation == entry.generation else None

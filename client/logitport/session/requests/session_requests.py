@@ -42,7 +42,7 @@ class SessionRequests:
         restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
         reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
         programs: the programs that the engine runs.
-        moves: opens connections to other servers; None if there are none.
+        moves: opens connections to other servers, or None.
 
     Attributes:
         table: the requests, by slot.
@@ -71,7 +71,7 @@ class SessionRequests:
         self._was_full = False
 
     def add(self, request: Request) -> Handle:
-        """Admit a request. Raises as `Session.add`."""
+        """Admit a request. Raises the errors of `Session.add`."""
         opened = self._channel.opened
         (handle,) = self.table.new_handles([request], opened.max_requests)
         self.with_reconnect(lambda: self.admissions.add(handle))
@@ -79,7 +79,7 @@ class SessionRequests:
         return handle
 
     def begin_add(self, requests: Sequence[Request]) -> list[PendingRequest]:
-        """Begin to admit requests. Raises as `Session.begin_add`."""
+        """Begin to admit requests. Raises the errors of `Session.begin_add`."""
         opened = self._channel.opened
         handles = self.table.new_handles(requests, opened.max_requests)
         unsent = [PendingRequest(self, handle) for handle in handles]
@@ -123,7 +123,7 @@ class SessionRequests:
             self._drop([pending.candidate])
 
     def remove(self, *handles: Handle) -> None:
-        """Drop requests. Raises as `RequestTable.remove`."""
+        """Drop requests. Raises the errors of `RequestTable.remove`."""
         self.table.remove(handles)
         self._drop(handles)
 
@@ -160,10 +160,10 @@ class SessionRequests:
     def move(self) -> None:
         """Move the session if its server states that it should, another one takes all requests, and no state is lost.
 
-        The present connection is kept until then. A step in which no other server is ready is not delayed.
+        The present connection is kept until then. A step is not delayed if no other server is ready.
 
         Raises:
-            ServerUnavailable: the new connection was lost, and there is none now.
+            ServerUnavailable: the new connection was lost, too.
         """
         if self._moves is None or not self._channel.should_move:
             return
@@ -192,7 +192,7 @@ class SessionRequests:
         settle()
 
     def _reconnect(self, call: Callable[[], _T]) -> _T:
-        """Reconnect, and return `call()`. Raises as `with_reconnect`."""
+        """Reconnect, and return `call()`. Raises the errors of `with_reconnect`."""
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, seconds=self._reconnect_seconds)
         while True:

@@ -18,20 +18,19 @@ from logitport.errors import (
 from logitport.ops import apply_edits
 from logitport.session.steps.program_runs import ProgramRuns
 from logitport.session.steps.step_frame import step_frame
-from logitport.session.steps.step_reply import CheckedReply, ReplyReader
-from logitport.session.steps.step_result import StepResult
+from logitport.session.steps.step_reply import ReplyReader, StepResult
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.core.compiled import core
     from logitport.core.edits import Edits
-    from logitport.session.connection.frame_channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel, SentStep
     from logitport.session.handle import Handle
     from logitport.session.logits.logits_transfer import LogitsTransfer, Placement
     from logitport.session.requests.session_requests import SessionRequests
     from logitport.session.steps.step_content import StepContent
+    from logitport.session.steps.step_reply import Answer, CheckedReply
 
 
 class StepContext:
@@ -58,13 +57,14 @@ class PendingStep:
     """
 
     superseded = False
-    _answer: CheckedReply | None = None
-    _error: Exception | None = None
+    # The reply to the step, or to its repetition.
+    _answer: Answer | None = None
     _applied = False
 
-    def __init__(self, context: StepContext, content: StepContent) -> None:
+    def __init__(self, context: StepContext, content: StepContent, sent: SentStep[Answer]) -> None:
         self._context = context
         self._content = content
+        self._sent = sent
         self._connection = context.channel.connections
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
@@ -84,16 +84,19 @@ class PendingStep:
         """
         tensors.check_gradient(logits)
         context = self._context
-        if self._answer is None and not self.superseded:
-            context.channel.drain_reply()
-        answer, buffer = self._answer, context.transfer.buffer
-        may_fail = self._applied or self.superseded or (buffer.is_used and buffer.has_retired())
+        buffer = context.transfer.buffer
+        answer: Answer | None = None
+        if not (self._applied or self.superseded):
+            self._answer = answer = self._answer or context.channel.reply_to(self._sent)
+        has_retired = buffer.is_used and buffer.has_retired()
         # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
-        if answer is not None and answer.compiled is not None and not may_fail and answer.compiled.apply(logits):
+        if answer is not None and answer.compiled is not None and not has_retired and answer.compiled.apply(logits):
             self._applied = True
             result = answer.result
-        else:
-            result = self._apply(logits)
+            if check and answer.compiled.all_denied_rows:
+                _report(result)
+            return result
+        result = self._apply(logits)
         if check:
             _report(result)
         return result
@@ -125,7 +128,7 @@ class PendingStep:
         The rest of the reply is in `result`.
 
         Args:
-            check: as that of `apply`; with False, look at `result`.
+            check: as in `apply`; with False, look at `result`.
 
         Raises:
             RequestsFailed: as `apply`.
@@ -149,21 +152,10 @@ class PendingStep:
     @property
     def result(self) -> StepResult | None:
         """Result of the rows that no processor reads; None until the reply has been read."""
-        return None if self._answer is None else self._answer.result
+        answer = self._answer or self._sent.reply
+        return None if answer is None else answer.result
 
-    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None:
-        """Keep the reply, on any thread. Raises LogitportError if it is wrong."""
-        if isinstance(reply, processing_pb2.StepEdits):
-            replies = self._context.replies
-            self._answer = replies.read(reply, self._content)
-        else:  # the core has checked it
-            self._answer = CheckedReply(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
-
-    def take_error(self, error: Exception) -> None:
-        """Keep the error that replaced the reply, on any thread; `apply` raises it."""
-        self._error = error
-
-    def _synchronized_answer(self) -> CheckedReply:
+    def _synchronized_answer(self) -> Answer:
         """Return the answer, once the server has the same history as the client for every request.
 
         Histories that the server lacks, or has with other tokens, are sent again first.
@@ -173,14 +165,17 @@ class PendingStep:
         """
         if self.superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
-        channel = self._context.channel
         if self._answer is None:
-            channel.drain_reply()
-        if (isinstance(self._error, ServerUnavailable) and not self._error.timed_out) or self._answer_is_lost():
-            self._answer, self._error = self._repeat(), None
-        if self._error is not None:
-            raise self._error
-        assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
+            self._answer = self._context.channel.reply_to(self._sent)
+        if self._answer is None:
+            error = self._sent.error
+            assert error is not None  # noqa: S101 - it has replaced the reply
+            if not isinstance(error, ServerUnavailable) or error.timed_out:
+                raise error
+            self._answer = self._repeat()
+            self._sent.error = None  # its traceback refers to the session
+        elif self._answer_is_lost():
+            self._answer = self._repeat()
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
             self._answer = replace(self._repeat(out_of_sync), out_of_sync=())
         return self._answer
@@ -202,14 +197,14 @@ class PendingStep:
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(content.handles, ())
         frame = step_frame(nothing_new, content.drafts, content.rows, context.vocab_size)
         reply = context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
-        answer = context.replies.read(reply, content)
+        answer = context.replies.read_message(content, reply)
         self._connection = context.channel.connections
         return answer
 
-    def _send_logits_rows(self, logits: Any) -> tuple[CheckedReply, Placement | None]:
+    def _send_logits_rows(self, logits: Any) -> tuple[Answer, Placement | None]:
         """Return the answer, and where the requested rows were put; None if the server requested no rows.
 
-        Raises as `_synchronized_answer`.
+        Raises the errors of `_synchronized_answer`.
         """
         answer = self._synchronized_answer()
         return answer, self._send(logits, answer.logits_rows) if answer.logits_rows else None

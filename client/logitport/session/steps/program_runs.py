@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import Edits
     from logitport.session.handle import Handle, ProgramCall
+    from logitport_programs.runtime.program_runner import Runner as TorchRunner
     from logitport_programs.runtime.reference_runner import ReferenceRunner
-    from logitport_programs.runtime.runner import Runner as TorchRunner
     from logitport_programs.verifier import Verified
 
     # The request of each row, and the number of its draft tokens that the row has seen.
@@ -100,7 +100,7 @@ class ProgramRuns:
         drafts: Mapping[Handle, Sequence[int]],
         failed: dict[Handle, LogitportError],
     ) -> None:
-        """Run the groups of one place of the chains; those of later draft offsets see the drafts before them."""
+        """Run the groups of one place of the chains. Groups of later draft offsets see the drafts before them."""
         seen = 0
         speculating = {handle: handle.history.length for group in groups if group.offset for handle in group.handles}
         try:
@@ -139,7 +139,7 @@ class ProgramRuns:
         if is_torch in self._runners:
             return self._runners[is_torch]
         if is_torch:
-            from logitport_programs.runtime.runner import Runner as TorchRunner
+            from logitport_programs.runtime.program_runner import Runner as TorchRunner
 
             self._runners[True] = TorchRunner()
         else:

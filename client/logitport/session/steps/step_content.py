@@ -60,7 +60,7 @@ class StepReader:
         self._content: StepContent | None = None
 
     def read(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
-        """Read the arguments of `Session.step`. Raises as that method.
+        """Read the arguments of `Session.step`. Raises the errors of that method.
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
         """

@@ -1,25 +1,116 @@
-"""Reads the replies to a session's steps, with the compiled core or from their messages."""
+"""The results of a session's steps, read from replies with the compiled core or from their messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from logitport.core.compiled import core
-from logitport.core.edits import NO_OFFSETS, Edits
+from logitport.core.edits import Edits
 from logitport.errors import LogitportError
 from logitport.ops import current
 from logitport.session.requests.request_table import late_error
-from logitport.session.steps.step_result import StepResult
 from logitport.shipping.calls import rows_applied, split_failures, unpack_int32
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from logitport.session.handle import Handle
     from logitport.session.requests.request_table import RequestTable
     from logitport.session.steps.step_content import StepContent
+
+_FIELDS = ("failures", "skipped", "rows_applied", "all_denied_rows")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Result of a step.
+
+    Attributes:
+        failures: the error of each request that failed; the engine must end these. Their rows are unspecified.
+        skipped: the error of each failed request with on_error="skip"; their rows are unchanged.
+        rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
+            one (its class and the beginning of its digest).
+        all_denied_rows: rows where edits left no id allowed.
+    """
+
+    failures: dict[Handle, LogitportError]
+    skipped: dict[Handle, LogitportError]
+    rows_applied: dict[str, int]
+    all_denied_rows: tuple[int, ...]
+
+    @classmethod
+    def of_core(cls, reply: core.StepReply) -> StepResult:
+        """Return the result of a step without failures. Its fields are made when one of them is read."""
+        result = cls.__new__(cls)
+        result.__dict__["_reply"] = reply
+        return result
+
+    if not TYPE_CHECKING:  # a type checker must not accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            # Only for attributes that are not set: the fields of `of_core`, before they are made.
+            values = self.__dict__
+            reply = values.get("_reply")
+            if name not in _FIELDS or (reply is None and name not in values):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if reply is not None:
+                values.update(zip(_FIELDS, ({}, {}, reply.rows_applied, reply.all_denied_rows), strict=True))
+                values.pop("_reply", None)  # may be large; another thread may have made the fields, too
+            return values[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def combined(self, other: StepResult) -> StepResult:
+        """Return the result of the rows of both, which are different ones."""
+        applied = dict(self.rows_applied)
+        for processor, rows in other.rows_applied.items():
+            applied[processor] = applied.get(processor, 0) + rows
+        return StepResult(
+            self.failures | other.failures,
+            self.skipped | other.skipped,
+            applied,
+            tuple(sorted(self.all_denied_rows + other.all_denied_rows)),
+        )
+
+
+class CompiledReply:
+    """A reply to a step with edits and counts only, as the compiled core has read and checked it.
+
+    Nothing is to be done but to apply its edits. The other attributes are those of `CheckedReply`.
+
+    Attributes:
+        compiled: the core's reply.
+    """
+
+    __slots__ = ("_edits", "_result", "compiled")
+
+    later_edits: ClassVar[list[Edits] | None] = None
+    names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    logits_rows: ClassVar[Sequence[int]] = ()
+    out_of_sync: ClassVar[Sequence[Handle]] = ()
+
+    def __init__(self, compiled: core.StepReply) -> None:
+        self.compiled = compiled
+        self._edits: Edits | None = None
+        self._result: StepResult | None = None
+
+    @property
+    def result(self) -> StepResult:
+        """The result, whose fields are made when they are read."""
+        if self._result is None:
+            self._result = StepResult.of_core(self.compiled)
+        return self._result
+
+    @property
+    def edits(self) -> Edits:
+        """The edits as arrays, which an engine that applies them at once does not need."""
+        if self._edits is None:
+            self._edits = Edits.from_checked_columns(self.compiled.columns)
+        return self._edits
 
 
 @dataclass(slots=True)
@@ -28,9 +119,7 @@ class CheckedReply:
 
     Attributes:
         result: result of the rows with processors that do not read logits.
-        checked: edits of these rows; None if they are in `compiled`: `edits` makes them.
-        compiled: the reply as the compiled core has read it, or None. If it is set, nothing is to be done but to apply
-            its edits.
+        edits: edits of these rows.
         later_edits: those after the first program of each chain, after the second one, ...; None if the engine runs no
             program in this step.
         names: display name of each applied processor, by key, if the engine runs a program.
@@ -38,21 +127,17 @@ class CheckedReply:
         out_of_sync: requests with a history at the server that differs from the client's.
     """
 
+    compiled: ClassVar[core.StepReply | None] = None
+
     result: StepResult
-    checked: Edits | None = None
-    compiled: core.StepReply | None = None
+    edits: Edits
     later_edits: list[Edits] | None = None
-    names: dict[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     logits_rows: Sequence[int] = ()
     out_of_sync: Sequence[Handle] = ()
 
-    @property
-    def edits(self) -> Edits:
-        """The edits as arrays, which an engine that applies them at once does not need."""
-        if self.checked is None:
-            assert self.compiled is not None  # noqa: S101 - one of the two is set
-            self.checked = Edits.from_checked_columns(self.compiled.columns)
-        return self.checked
+
+Answer = Union[CompiledReply, CheckedReply]
 
 
 class ReplyReader:
@@ -74,8 +159,14 @@ class ReplyReader:
         """Return the core's reader of replies with edits and counts only; None if the reply to this step is parsed."""
         return None if self._table.has_programs and _programs_of(content) else self._compiled
 
-    def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> CheckedReply:
+    def read(self, content: StepContent, reply: core.StepReply | processing_pb2.StepEdits) -> Answer:
         """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""
+        if isinstance(reply, processing_pb2.StepEdits):
+            return self.read_message(content, reply)
+        return CompiledReply(reply)
+
+    def read_message(self, content: StepContent, reply: processing_pb2.StepEdits) -> CheckedReply:
+        """Read a reply that the core has not read. Raises as `read`."""
         num_rows = len(content.rows)
         logits_rows = unpack_int32(reply.logits_rows).tolist() if reply.logits_rows else []
         ascending = logits_rows == sorted(set(logits_rows))
@@ -92,11 +183,9 @@ class ReplyReader:
         out_of_sync = {
             failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
         }
-        edits = reply.edits
-        columns = edits.rows, edits.offsets or NO_OFFSETS, edits.ids, edits.values, edits.kinds
         answer = CheckedReply(
             self.result(reply, content.handles),
-            checked=Edits.from_columns(columns, num_rows, self._vocab_size),
+            Edits.from_proto(reply.edits, num_rows, self._vocab_size),
             logits_rows=logits_rows,
             out_of_sync=[handle for handle in content.handles if handle.slot in out_of_sync] if out_of_sync else (),
         )

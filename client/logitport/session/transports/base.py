@@ -83,7 +83,7 @@ class Transport(ABC):
         """
 
     def receive_step(self) -> bytes | core.StepReply:
-        """Receive the reply to a step, which the thread may have read already. Raises as `receive`."""
+        """Receive the reply to a step, which the thread may have read already. Raises the errors of `receive`."""
         return self.receive()
 
     @abstractmethod

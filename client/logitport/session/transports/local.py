@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import select
 import socket
@@ -19,8 +18,10 @@ from logitport.servers.connection import is_local
 from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport
 from logitport.system.local_frames import LENGTH, FrameReceiver, wait_until_ready, with_length
+from logitport.system.mapped_memory import map_shared
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable
 
     from typing_extensions import Self
@@ -35,7 +36,7 @@ _TOKEN_BYTES = 32
 class LocalTransport(Transport):
     """The local transport that a server offers when it opens a session; made by `connect`.
 
-    The gRPC stream on which the session was opened stays open: the session ends when the stream ends.
+    The gRPC stream that opened the session stays open: the session ends when the stream ends.
 
     Attributes:
         closed: whether it was closed, or the connection was lost.
@@ -128,7 +129,7 @@ class LocalTransport(Transport):
                         "connection was closed: update the server"
                     )
                 )
-            memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
+            memory = map_shared(descriptors[0], size_bytes) if descriptors else None
         except LimitExceeded as error:
             raise self._too_large(error) from None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread

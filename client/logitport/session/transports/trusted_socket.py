@@ -1,7 +1,7 @@
 """Connections to a server's Unix socket. The path comes from the server, so it is checked before anything is sent.
 
 Without these checks, any server that a client calls could have bytes of its choice written to any Unix socket of the
-client's host, for example to that of a container engine.
+client's host, for example to a container engine's.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class DomainWorkers:
             self._check_slowly.add(key)
 
     def reserve_for_admission(self, calls: Worker, source: Source, seconds: float, *, check: bool = False) -> Worker:
-        """Acquire the lock of the worker in which an admission may run shipped code for long.
+        """Acquire the lock of the worker where an admission may run shipped code for long.
 
         This is the worker for the processor's calls if it has no requests. Otherwise, it is the worker for admissions,
         or again the worker for calls if there is no free slot. A `check` by a processor that checks slowly runs in the

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from logitport_session.dialects import RequestContext
 
@@ -45,14 +45,3 @@ class RemoteState:
 
     def __del__(self) -> None:
         self._on_release(self)
-
-
-def drain_events(states: Sequence[RemoteState]) -> tuple[list[int], list[int]]:
-    """Clear the history events of these states. Returns the number of each state's events, and all events."""
-    counts: list[int] = []
-    events: list[int] = []
-    for state in states:
-        counts.append(len(state.history_events))
-        events += state.history_events
-        state.history_events.clear()
-    return counts, events

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-import torch
-
+from logitport.core import tensors
 from logitport.errors import LogitportError
-from logitport.system.cuda_ipc import Cuda, CudaError
+from logitport.system.cuda_contract import CudaError
 from logitport_server.worker import messages
 from logitport_session.dialects.failures import is_retryable
 from logitport_session.shared_memory.device_regions import keep, wait_until_idle
@@ -19,6 +18,9 @@ from logitport_session.shared_memory.regions import Region
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
+    from logitport.system.cuda_ipc import Cuda
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.trust.principals import TrustDomain
@@ -46,16 +48,17 @@ class GpuMemory:
         """The allocated size, which may be larger than requested."""
         return self._data.numel()
 
-    def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    def tensor(self, byte_offset: int, shape: tuple[int, int], datatype: str) -> torch.Tensor:
         """Return a view. The caller must check the bounds."""
-        return self._data[byte_offset : byte_offset + shape[0] * shape[1] * dtype.itemsize].view(dtype).view(shape)
+        logits: torch.Tensor = tensors.view(self._data[byte_offset:], datatype, shape, with_torch=True)
+        return logits
 
     def close(self) -> None:
         """Close the descriptor. The memory is freed with the last tensor that views it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-            self._data = torch.empty(0, dtype=torch.uint8)
+            self._data = self._data.new_empty(0, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class SharedRows:
     ) -> tuple[torch.Tensor, messages.LogitsPlacement, Sequence[int]]:
         """Make the logits accessible to the worker. They are copied unless they are in shared memory.
 
-        `loading` identifies the load of the processor, see `Hosting`.
+        `loading` identifies the load of the processor, see `WorkerLoader`.
 
         Returns:
             The logits in the memory that the worker writes to, the placement for the message of the call, and the
@@ -139,7 +142,7 @@ class SharedRows:
         if self._loading is not loading:
             self._loading, self._mapped, self._unmapped = loading, set(), []
             self._drop_gpu_rows()  # work of a killed process may still run in this memory
-        mapping, shared, offset = self._place(logits, process, open_on_gpu)
+        mapping, shared, offset = self._find_memory(logits, process, open_on_gpu)
         placement = messages.LogitsPlacement(
             memory=mapping.number,
             offset=offset,
@@ -155,7 +158,7 @@ class SharedRows:
         placement.mapped = mapping.message
         return shared, placement, [mapping.region.fd]
 
-    def _place(
+    def _find_memory(
         self, logits: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu
     ) -> tuple[_Mapping, torch.Tensor, int]:
         """Choose the memory, and copy the logits into it unless they are there. Returns their offset, too."""
@@ -230,7 +233,7 @@ def _size_bytes(rows: int, like: torch.Tensor) -> int:
 
 
 def _rows_in(region: Region | GpuMemory, rows: int, like: torch.Tensor) -> _Rows:
-    tensor = region.tensor(0, (rows, like.shape[1]), like.dtype)
+    tensor = region.tensor(0, (rows, like.shape[1]), tensors.datatype_of(like.dtype))
     return _Rows(_Mapping(next(_numbers), region), tensor)
 
 

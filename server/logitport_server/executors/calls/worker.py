@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logitport.errors import LogitportError, ProcessorFailed, from_proto
+from logitport.system.frame_limits import MAX_WORKER_EDITS_BYTES
 from logitport_proto import common_pb2
-from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
+from logitport_server.executors.output_log import MAX_TEXT_LENGTH, OutputLog
 from logitport_server.executors.worker_processes.process_holder import ProcessHolder
 from logitport_server.executors.worker_processes.worker_process import (
     ProcessPoll,
@@ -18,7 +19,7 @@ from logitport_server.executors.worker_processes.worker_process import (
     WorkerProcess,
     ZygoteGone,
 )
-from logitport_server.worker import messages, replies, stack
+from logitport_server.worker import messages, stack
 from logitport_session.dialects import failures
 from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_session.resources import load_time
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 # Names of calls that have the time of a load, for error messages.
 _LOADING_CALLS: dict[type[messages.WorkerCall], str] = {
-    messages.Host: "loading it",
+    messages.LoadProcessor: "loading it",
     messages.Validate: "checking its parameters",
     messages.Start: "its start",
 }
@@ -80,7 +81,7 @@ class _Posted(NamedTuple):
 
 
 class Worker(ProcessHolder):
-    """Calls one trust domain's processors in its process, in the order in which the calls were posted.
+    """Calls one trust domain's processors in its process, in the order of posting.
 
     All methods but `release`, `close` and `end_revoked` need the lock, from the first call that is posted to the last
     reply.
@@ -153,8 +154,9 @@ class Worker(ProcessHolder):
         return process is not None and (key in process.quick or key in process.kept)
 
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none. Raises what `ProcessHolder.process` raises."""
-        if self._posted and self._process is not None:  # checked before the first call that is in flight
+        """Return the process. Forks one if needed. Raises what `ProcessHolder.process` raises."""
+        # Checked by `prepare`, or before the first call that is in flight.
+        if self._process is not None and (self._is_prepared or self._posted):
             return self._process
         return super().process(seconds)
 
@@ -203,7 +205,7 @@ class Worker(ProcessHolder):
         *,
         at_admission: bool = False,
     ) -> _Reply:
-        """Post a call, and wait for its reply and those of all earlier calls. The arguments are those of `post`.
+        """Post a call, and wait for the replies to it and to all earlier calls. The arguments are as in `post`.
 
         Raises:
             ProcessorFailed: the replies did not arrive within these seconds. The process is killed.
@@ -240,34 +242,35 @@ class Worker(ProcessHolder):
             else:
                 self.time_out()
 
-    def flush(self) -> None:
-        """Write as many posted calls as the socket takes without blocking."""
+    def flush(self) -> WorkerProcess | None:
+        """Write as many posted calls as the socket takes without blocking.
+
+        Returns the process to wait for; None if no call is without a reply.
+        """
+        self._is_prepared = False
         if self._process is not None:
             try:
                 self._process.flush()
             except WorkerGone as error:
                 self._fail(error)
+        return self._process if self._posted else None
 
-    def pump(self) -> None:
-        """Write posted calls, and handle the replies that have arrived."""
+    def pump(self) -> bool:
+        """Write posted calls, and handle the replies that have arrived. Returns whether a call has no reply yet."""
         assert self._process is not None  # noqa: S101 - the caller has it from `process`
         try:
             received = self._process.pump()
         except WorkerGone as error:
             self._fail(error)
-            return
+            return False
         for reply, columns in received:
             if not self._posted:  # an earlier reply was invalid
-                return
+                break
             self._handle(reply, columns)
-
-    @property
-    def pending_process(self) -> WorkerProcess | None:
-        """The process to wait for; None if no call is without a reply."""
-        return self._process if self._posted else None
+        return bool(self._posted)
 
     def request_stack(self) -> None:
-        """Let the process write where it is: `time_out` is called next, perhaps after that of other workers."""
+        """Let the process write where it is: `time_out` is called next, perhaps after other workers'."""
         if self._process is not None:
             self._process.request_stack()
 
@@ -300,9 +303,12 @@ class Worker(ProcessHolder):
 
     def _handle(self, reply: messages.Reply, columns: Sequence[memoryview]) -> None:
         """Pass a reply to the call that it answers."""
-        posted = self._posted[0]
-        seconds = self.reply_seconds = self._restart_clock()
-        self.output.record(self.domain, posted.source, reply.output[:MAX_TEXT_LENGTH])
+        posted, process = self._posted[0], self._process
+        assert process is not None  # noqa: S101 - it has sent the reply
+        seconds = self.reply_seconds = process.waited_seconds
+        process.waited_seconds = 0.0
+        if reply.output:
+            self.output.record(self.domain, posted.source, reply.output[:MAX_TEXT_LENGTH])
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
@@ -321,12 +327,6 @@ class Worker(ProcessHolder):
             self.quarantine.record_call(self.domain, posted.source.key, seconds)
         self._posted.popleft()
         self.idle_since = time.monotonic()
-
-    def _restart_clock(self) -> float:
-        """Return how long the server has waited for the oldest call."""
-        assert self._process is not None  # noqa: S101 - the caller has it from `process`
-        seconds, self._process.waited_seconds = self._process.waited_seconds, 0.0
-        return seconds
 
     def _fail(self, gone: WorkerGone | None) -> None:
         """Kill the process, record the failure of the oldest call, and fork another process at once.
@@ -384,10 +384,10 @@ class Worker(ProcessHolder):
 
 
 def _too_large(source: Source, reply: messages.TooLarge) -> ReplyTooLarge:
-    if reply.size_bytes <= replies.MAX_EDITS_BYTES:
+    if reply.size_bytes <= MAX_WORKER_EDITS_BYTES:
         raise ValueError(f"edits of {reply.size_bytes} bytes, which fit into a reply, were not sent")
     return ReplyTooLarge(
         f"processor {source.display_name}: the edits of one call take {reply.size_bytes} bytes, the limit is "
-        f"{replies.MAX_EDITS_BYTES} bytes; make edits with fewer ids",
+        f"{MAX_WORKER_EDITS_BYTES} bytes; make edits with fewer ids",
         processor=source.display_name,
     )

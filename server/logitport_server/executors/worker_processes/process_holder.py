@@ -1,4 +1,4 @@
-"""The life of a worker's process: forked on demand, replaced after its end, and ended with its slot or its scope."""
+"""The life of a worker's process: forked on demand, restarted after its end, and ended with its slot or its scope."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from logitport.errors import LimitExceeded, ProcessorFailed
-from logitport_server.executors.worker_processes.report import WorkerReport
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess
+from logitport_server.executors.worker_processes.worker_report import WorkerReport
 from logitport_session.dialects.failures import WorkerLost
 from logitport_session.resources import descriptors
 
@@ -68,6 +68,8 @@ class ProcessHolder:
         self._slots = slots
         self._forked: Future[WorkerProcess] | None = None
         self._process: WorkerProcess | None = None
+        # Whether `prepare` has found that the process runs and may be used, for the call that follows it.
+        self._is_prepared = False
         # Objects that the process can drop: processors (state None), and states of processors.
         self._released: deque[tuple[int, int | None]] = deque()
 
@@ -122,18 +124,22 @@ class ProcessHolder:
             self.lock.release()
 
     def acquire_free_slot(self) -> bool:
-        """Acquire a slot that is free or idle, if this worker has none. Returns False if there is none."""
+        """Acquire a slot that is free or idle, if this worker has no slot. Returns False if all are in use."""
         return self._slots is None or self._slots.acquire_free(self)
 
     def prepare(self) -> bool:
         """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""
+        self._is_prepared = False
         if self._slots is not None and not self._slots.holds(self):
             return True  # `process` waits for a slot, or reports that there is none
-        return self._begin_process()
+        is_ready = self._start_or_restart()
+        self._is_prepared = self._process is not None
+        return is_ready
 
-    def _begin_process(self) -> bool:
-        """Do the same as `prepare`, with a slot."""
-        if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
+    def _start_or_restart(self) -> bool:
+        """Do the same as `prepare`, with a slot. A process that has ended, or may not go on, is restarted."""
+        process = self._process
+        if process is not None and not (process.alive and (not process.holds_gpu or self._is_permitted(process))):
             self._close_process()
         if self._process is None and self._forked is None:
             try:
@@ -145,7 +151,7 @@ class ProcessHolder:
         return self._process is not None or self._forked is None or self._forked.done()
 
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none.
+        """Return the process; fork one if there is none, or if it has ended: this is where a worker is restarted.
 
         Raises:
             WorkerLost: that fails.
@@ -155,7 +161,7 @@ class ProcessHolder:
         deadline = time.monotonic() + seconds
         if self._slots is not None and not self._slots.holds(self):
             self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
-        self._begin_process()
+        self._start_or_restart()
         if self._process is None:
             if self._forked is None:
                 self._forked = self._fork(deadline - time.monotonic())
@@ -205,6 +211,7 @@ class ProcessHolder:
         return not process.holds_gpu or (self.gpu is not None and self.gpu.granted(self.domain))
 
     def _close_process(self) -> None:
+        self._is_prepared = False
         if self._process is not None:
             self._process.close()
             self._process = None

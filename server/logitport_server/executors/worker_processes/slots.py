@@ -12,7 +12,7 @@ from logitport.errors import LimitExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_server.executors.worker_processes.report import WorkerReport
+    from logitport_server.executors.worker_processes.worker_report import WorkerReport
     from logitport_session.trust.principals import TrustDomain
 
     # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.
@@ -49,7 +49,7 @@ class HoldsSlot(Protocol):
 class WorkerSlots:
     """Grants workers the right to have a process. Thread-safe.
 
-    Free slots are lent to any party. When there is none, the slots are divided equally among the principals that have
+    Free slots are lent to any party. When all are in use, the slots are divided equally among the principals that have
     or request one, a principal's slots among its tenants, and a tenant's among its processors. A party below its share
     gets the slot of an idle worker, or of the party that is most above its share. A party at its share is refused.
 
@@ -82,7 +82,7 @@ class WorkerSlots:
         return worker in self._held and worker not in self._claimed
 
     def acquire(self, worker: HoldsSlot, seconds: float) -> None:
-        """Acquire a slot for a worker, if it has none. The caller holds the worker's lock.
+        """Acquire a slot for a worker, unless it has one. The caller holds the worker's lock.
 
         Raises LimitExceeded if the worker's party is at its share, or if all workers above their share are in calls
         for half of these seconds.
@@ -170,7 +170,7 @@ class WorkerSlots:
         return True
 
     def _idle(self, path: Path, above: Sequence[HoldsSlot] = ()) -> list[HoldsSlot]:
-        """Return workers that no session uses: these first, then those of the own principal, then others."""
+        """Return workers that no session uses: these first, then the principal's own, then others."""
         idle = sorted((one for one in self._held if not one.in_use), key=lambda one: one.idle_since)
         idle.sort(key=lambda one: (one not in above, self._held[one][:1] != path[:1]))
         return idle

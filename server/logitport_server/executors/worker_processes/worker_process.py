@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.worker_processes.pidfd import describe_end, process_id_of, send_signal
-from logitport_server.worker import frames, messages, replies, stack
+from logitport.system.frame_limits import MAX_WORKER_MESSAGE_BYTES
+from logitport_server.lifecycle.pidfd import describe_end, process_id_of, send_signal
+from logitport_server.worker import messages, packing, stack
 from logitport_session.trust.isolation import STACK_SECONDS
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Received(NamedTuple):
 
 
 class WorkerProcess:
-    """A forked worker. It answers calls in the order in which they were posted. No method blocks for the process.
+    """A forked worker. It answers calls in the order of posting. No method blocks for the process.
 
     Attributes:
         process_id: its id; 0 if it is not visible here.
@@ -55,8 +56,8 @@ class WorkerProcess:
         uses_gpu: whether it can use them, as far as is known.
         waited_seconds: how long the server has waited for the process since its last reply. The time that the server
             spends on other work does not count.
-        quick: keys of the processors that it has loaded, and of which a further instance takes little time.
-        kept: keys of the processors of which it has an instance that a session has released.
+        quick: keys of the processors that it has loaded, and that are instantiated again in little time.
+        kept: keys of the processors with an instance here that a session has released.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class WorkerProcess:
         self.kept: set[str] = set()
         self._posted = 0
         # Of each call without a reply.
-        self._limits: deque[replies.ReplyLimits] = deque()
-        # Frames, or the rest of one, with the descriptors that travel with its first byte.
+        self._limits: deque[packing.ReplyLimits] = deque()
+        # Packets, or the rest of one, with the descriptors that travel with its first byte.
         self._outgoing: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
-        self._reader = frames.Reader()
+        self._reader = packing.Reader()
         # Describes invalid bytes that the process has sent. Kept, because valid replies before them are returned first.
         self._invalid = ""
         self._end = select.poll()
@@ -92,13 +93,13 @@ class WorkerProcess:
     def post(self, call: messages.WorkerCall, columns: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
         """Queue a call. `flush` or `pump` writes it. Raises LimitExceeded if its message is too large."""
         message = messages.encode(call)
-        if len(message) > frames.MAX_MESSAGE_BYTES:
+        if len(message) > MAX_WORKER_MESSAGE_BYTES:
             raise LimitExceeded(
-                f"a call takes {len(message)} bytes, the limit is {frames.MAX_MESSAGE_BYTES}: use fewer rows or drafts"
+                f"a call takes {len(message)} bytes, the limit is {MAX_WORKER_MESSAGE_BYTES}: use fewer rows or drafts"
             )
         self._posted += 1
-        self._limits.append(replies.limits(call, columns))
-        self._outgoing.append((frames.pack(self._posted, message, columns), descriptors))
+        self._limits.append(packing.reply_limits(call, columns))
+        self._outgoing.append((packing.pack(self._posted, message, columns), descriptors))
 
     def flush(self) -> None:
         """Write as many calls as the socket takes. Raises WorkerGone if the process has ended."""
@@ -108,7 +109,7 @@ class WorkerProcess:
             raise self._gone() from error
 
     def pump(self) -> list[Received]:
-        """Return the replies that have arrived; if there are none, write as many calls as the socket takes.
+        """Return the replies that have arrived. Without any, write as many calls as the socket takes.
 
         Raises:
             WorkerGone: the process has ended, or sent something invalid. Valid replies before that are returned first.
@@ -134,7 +135,7 @@ class WorkerProcess:
             send_signal(self._pidfd, stack.SIGNAL)
 
     def stack(self) -> list[stack.StackFrame]:
-        """Return the frames of the processor in the running call, the innermost first; none if they do not arrive.
+        """Return the stack frames of the processor in the running call, innermost first; none if they do not arrive.
 
         Waits 0.1 s at most since the first `request_stack`. The process is not trusted, so they may be wrong.
         """
@@ -187,7 +188,7 @@ class WorkerProcess:
                 self._outgoing.appendleft((memoryview(data)[sent:], ()))
 
     def _joined(self, first: bytes | memoryview) -> bytes:
-        """Join the frames up to the next one with descriptors: one system call writes them all."""
+        """Join the packets up to the next one with descriptors: one system call writes them all."""
         parts = [first]
         while self._outgoing and not self._outgoing[0][1]:
             parts.append(self._outgoing.popleft()[0])
@@ -195,17 +196,18 @@ class WorkerProcess:
 
     def _read(self) -> bool:
         """Read what has arrived. Returns False if the process has ended and everything was read."""
-        begin = len(self._reader)
-        while len(self._reader) - begin < _MAX_READ_BYTES:
+        num_bytes = 0
+        while num_bytes < _MAX_READ_BYTES:
             try:
-                data = self._connection.recv(frames.READ_BYTES)
+                data = self._connection.recv(packing.READ_BYTES)
             except BlockingIOError:
                 # A process that it has started may hold the connection open.
                 return not self._end.poll(0)
             if not data:
                 return False
             self._reader.feed(data)
-            if len(data) < frames.READ_BYTES:
+            num_bytes += len(data)
+            if len(data) < packing.READ_BYTES:
                 return True
         return True
 
@@ -213,21 +215,21 @@ class WorkerProcess:
         """Return the complete replies. Sets `_invalid` if something else follows them."""
         received: list[Received] = []
         try:
-            while self._limits and (frame := self._next()) is not None:
-                if frame.call != self._posted - len(self._limits) + 1:
+            while self._limits:
+                limits = self._limits[0]
+                packet = self._reader.next(limits.column_bytes, limits.message_bytes)
+                if packet is None:
+                    break
+                if packet.call != self._posted - len(self._limits) + 1:
                     self._invalid = "sent a reply with the number of another call"
                     return received
-                received.append(Received(messages.decode_reply(frame.message), frame.columns))
+                received.append(Received(packing.decode_reply(packet.message), packet.columns))
                 self._limits.popleft()
-        except frames.BadFrame as error:
-            self._invalid = f"sent an invalid frame: {error}"
+        except packing.BadPacket as error:
+            self._invalid = f"sent an invalid packet: {error}"
         if not self._limits and len(self._reader):
             self._invalid = f"sent {len(self._reader)} bytes that belong to no reply"
         return received
-
-    def _next(self) -> frames.Frame | None:
-        limits = self._limits[0]
-        return self._reader.next(limits.column_bytes, limits.message_bytes)
 
     def _gone(self) -> WorkerGone:
         """Return how the process ended."""
@@ -273,5 +275,8 @@ class ProcessPoll:
         waited = time.monotonic() - began
         for process in self._descriptors:
             process.waited_seconds += waited
-        self._pumped = list(dict.fromkeys(self._processes[descriptor] for descriptor, _ in ready))
+        pumped: dict[WorkerProcess, None] = {}  # both descriptors of a process may be ready
+        for descriptor, _ in ready:
+            pumped[self._processes[descriptor]] = None
+        self._pumped = [*pumped]
         return self._pumped

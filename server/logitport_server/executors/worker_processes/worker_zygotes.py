@@ -12,8 +12,8 @@ from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_sandbox import WorkerLimits
 from logitport_server.executors.worker_processes.zygotes import ZygoteKind, Zygotes
+from logitport_server.worker.shared_tokenizers import close_tokenizers
 from logitport_server.worker.start import start_zygote
-from logitport_server.worker.tokenizers import close_tokenizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.executors.worker_processes.pidfd import describe_end
+from logitport.system.frame_limits import MAX_PACKET_BYTES
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess, ZygoteGone
+from logitport_server.lifecycle.pidfd import describe_end
 from logitport_server.worker import messages
 from logitport_session.resources import descriptors
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES = 1 << 16
 _READY_TIMEOUT_SECONDS = 180.0
 # For the exit status of a zygote that has closed its socket.
 _END_SECONDS = 0.5
@@ -139,7 +139,7 @@ class Zygote:
         with self._control:
             while True:
                 try:
-                    data, received, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 1)
+                    data, received, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1)
                 except OSError:
                     data, received = b"", []
                 if not data:

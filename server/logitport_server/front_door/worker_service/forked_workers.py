@@ -1,4 +1,4 @@
-"""The workers of the principals' processes: forks them, reports their ends, and ends those of processes that ended."""
+"""The workers of the principals' processes: forks them, reports their ends, and ends workers of ended processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport_sandbox import SandboxError
-from logitport_server.executors.worker_processes.pidfd import process_id_of, send_signal
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, ZygoteGone
+from logitport_server.lifecycle.pidfd import process_id_of, send_signal
 from logitport_server.principal_process.worker_messages import (
     ForkWorker,
     WorkerEnded,
@@ -65,9 +65,9 @@ class _LentWorkers:
         forking: numbers of those that are requested.
         starting: how many of these have a slot.
         surplus: for each running worker without a slot, when one is killed, in event-loop seconds.
-        ended: set when a worker ends, and then replaced.
+        ended: set when a worker ends. The next end has an event of its own.
         turn: held during a fork. A zygote makes one fork after the other, so that many requests of one process would
-            delay those of all others.
+            delay all others.
     """
 
     running: dict[int, _LentWorker] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class ForkedWorkers:
         self._may_hold_gpu = may_hold_gpu
         self._max_workers = max_workers
         self._of: dict[RunningProcess, _LentWorkers] = {}
-        # All workers that have not ended, also those of ended processes.
+        # All workers that have not ended, also of ended processes.
         self._alive: set[_LentWorker] = set()
         self._log_limit = LogLimit()
 

@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
-from logitport_server.executors.worker_processes import report
-from logitport_server.executors.worker_processes.report import WorkerReport
+from logitport_server.executors.worker_processes import worker_report
+from logitport_server.executors.worker_processes.worker_report import WorkerReport
 from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.principal_slots import PrincipalSlots
 from logitport_server.front_door.worker_service.quarantine_snapshots import QuarantineSnapshots
@@ -110,7 +110,7 @@ class LendingService(WorkerService):
         return [report for reports in described for report in reports]
 
     def resident_bytes(self) -> int:
-        return sum(map(report.resident_bytes, self._workers.process_ids()))
+        return sum(map(worker_report.resident_bytes, self._workers.process_ids()))
 
     def ready(self) -> None:
         self._zygotes.ready()

@@ -54,7 +54,7 @@ class _Waiting:
 class PrincipalSlots:
     """Lends slots to the processes of principals. All methods belong to the event loop.
 
-    Free slots are lent to any principal. When there is none, the slots are divided equally among the principals that
+    Free slots are lent to any principal. When all are in use, the slots are divided equally among the principals that
     hold or request one. A principal below its share gets the slot of an idle worker, or one of the principal that is
     most above its share. A principal at its share gets the slot of an idle worker, or is refused. A process divides its
     slots among its tenants and processors.

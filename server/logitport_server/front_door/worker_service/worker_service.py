@@ -6,13 +6,13 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from logitport_server.executors.output import OutputLog
+from logitport_server.executors.output_log import OutputLog
 from logitport_server.principal_process.worker_messages import WorkerSettings
 from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
-    from logitport_server.executors.worker_processes.report import WorkerReport
+    from logitport_server.executors.worker_processes.worker_report import WorkerReport
     from logitport_server.front_door.running_process import Handler, RunningProcess
     from logitport_server.principal_process.message import Message
 

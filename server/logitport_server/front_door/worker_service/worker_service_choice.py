@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport_sandbox import SandboxError
 from logitport_sandbox.cgroups import open_cgroups
-from logitport_sandbox.gpu import device_nodes
+from logitport_sandbox.gpu_files import device_nodes
 from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes, limits_of, pythons_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.front_door.worker_service.worker_service import WorkerService
@@ -56,7 +56,7 @@ def worker_service_of(
 
 
 def _nodes(config: ServerConfig) -> tuple[str, ...]:
-    """Return the device nodes of the GPU that workers may hold; none if there is none, or it cannot be shared."""
+    """Return the device nodes of the GPU that workers may hold. Empty without a GPU, or if it cannot be shared."""
     if config.device == "cpu":
         return ()
     nodes = device_nodes()

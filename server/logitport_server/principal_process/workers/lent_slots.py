@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.01
 # For the slot of an idle worker of another process, if shares do not count.
 _IDLE_SECONDS = 1.0
-# Added to the time in which the front door is to answer.
+# Added to the front door's time to answer.
 _ANSWER_SECONDS = 5.0
 
 

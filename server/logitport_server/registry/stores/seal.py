@@ -24,7 +24,7 @@ class Seal:
 
     Args:
         secret: the fleet's key; None for a store that only the server's user can write.
-        older: further keys with which values may have been sealed.
+        older: further keys that may have sealed values.
     """
 
     def __init__(self, secret: bytes | None = None, *older: bytes) -> None:
@@ -33,7 +33,7 @@ class Seal:
 
     @classmethod
     def from_file(cls, path: Path) -> Seal:
-        """Read the fleet's keys: one in each line, of which the first one seals. White space around them is ignored.
+        """Read the fleet's keys: one in each line. The first one seals. White space around them is ignored.
 
         A file that is not ASCII text has one key, all of it.
 

@@ -81,46 +81,46 @@ class TransformersDialect(InstanceDialect):
 
     def process(self, states: Sequence[_TransformersState], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()
-        for places in _calls(states):
-            error = self._call(states, places, logits)
+        for indices in _calls(states):
+            error = self._call(states, indices, logits)
             if error is None:
                 continue
-            for place in places:
-                alone = error if len(places) == 1 else self._call(states, [place], logits)
+            for index in indices:
+                alone = error if len(indices) == 1 else self._call(states, [index], logits)
                 if alone is not None:
-                    failed[place] = alone
+                    failed[index] = alone
         return logits
 
     def _call(
-        self, states: Sequence[_TransformersState], places: Sequence[int], logits: torch.Tensor
+        self, states: Sequence[_TransformersState], indices: Sequence[int], logits: torch.Tensor
     ) -> BaseException | None:
-        """Make one call for the rows at these places; their states share a processor. Returns the exception, if any."""
-        first, end = places[0], places[-1] + 1
-        adjoining = end - first == len(places)
-        rows = logits[first:end] if adjoining else logits[[*places]]
+        """Make one call for these rows. Their states share a processor. Returns the exception, if any."""
+        first, end = indices[0], indices[-1] + 1
+        adjoining = end - first == len(indices)
+        rows = logits[first:end] if adjoining else logits[[*indices]]
         scores = rows[:].float()  # a separate tensor object, which the processor may reshape in place
         try:
-            result = states[first].processor(_input_ids([states[place] for place in places], logits), scores)
+            result = states[first].processor(_input_ids([states[index] for index in indices], logits), scores)
             check_result(result, rows.shape, self.name)
             result = _saturated(result, logits)
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             return error
         if not adjoining:
-            logits[[*places]] = result
+            logits[[*indices]] = result
         elif not result.is_set_to(rows):
             rows.copy_(result)
         return None
 
 
 def _calls(states: Sequence[_TransformersState]) -> Iterable[list[int]]:
-    """Group the places by the call that serves them."""
+    """Group the indices of the rows by the call that serves them."""
     calls: dict[tuple[int, ...], list[int]] = {}
-    for place, state in enumerate(states):
+    for index, state in enumerate(states):
         if state.initial is not None:
-            key: tuple[int, ...] = (place,)
+            key: tuple[int, ...] = (index,)
         else:
             key = (id(state.processor), -1 if state.any_history else len(state.input_ids))
-        calls.setdefault(key, []).append(place)
+        calls.setdefault(key, []).append(index)
     return calls.values()
 
 

@@ -1,1 +1,1 @@
-"""vLLM's three dialects: `v1` (batches), `request` (single requests), `v2` (slots); `base` has what they share."""
+"""vLLM's dialects: `v1` (batches), `request_dialect` (single requests), `v2` (slots); `base` has what they share."""

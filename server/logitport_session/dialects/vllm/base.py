@@ -28,7 +28,7 @@ class VllmRequest:
         prompt_token_ids: ids of the prompt.
         output_token_ids: ids of the output; the same list object for the request's whole life.
         history: prompt and output, as the session keeps them.
-        call: the callable for the request's row, in the dialect for single requests; None if there is none.
+        call: the callable for the request's row, in the dialect for single requests, or None.
     """
 
     sampling_params: Any

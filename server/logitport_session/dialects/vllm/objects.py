@@ -1,4 +1,4 @@
-"""The objects that vLLM's processors take: vLLM's own where it is installed, else those of its stub."""
+"""The objects that vLLM's processors take: vLLM's own where it is installed, else its stub's."""
 
 from __future__ import annotations
 

@@ -110,21 +110,21 @@ class RequestSlots:
 
 @dataclass(slots=True)
 class Arrangement:
-    """Requests, and the places in the call from which their rows come.
+    """Requests, and the indices in the call of their rows.
 
     A request with two rows at the same draft offset is listed twice.
 
     Attributes:
         requests: states of the requests.
         drafts: the draft tokens of each request, one fewer than it has rows.
-        places: for each row, by request, its place in the call. If the call lacks a row at a draft offset, the place
+        indices: for each row, by request, its index in the call. If the call lacks a row at a draft offset, the index
             of another row of the request fills the gap.
         missing: rows that fill such a gap; their results are discarded.
     """
 
     requests: Sequence[Any]
     drafts: Sequence[Sequence[int]]
-    places: Sequence[int]
+    indices: Sequence[int]
     missing: Container[int] = ()
 
 
@@ -137,17 +137,17 @@ def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Co
         excluded: states; their rows are skipped.
     """
     if not drafts:
-        places = [place for place, state in enumerate(states) if state not in excluded]
-        return Arrangement([states[place] for place in places], [()] * len(places), places)
+        indices = [index for index, state in enumerate(states) if state not in excluded]
+        return Arrangement([states[index] for index in indices], [()] * len(indices), indices)
     spans = _spans(states, drafts, excluded)
     arranged: list[int] = []
     missing: set[int] = set()
     for span in spans:
-        substitute = next(place for place in span.places if place is not None)
-        for place in span.places:
-            if place is None:
+        substitute = next(index for index in span.indices if index is not None)
+        for index in span.indices:
+            if index is None:
                 missing.add(len(arranged))
-            arranged.append(substitute if place is None else place)
+            arranged.append(substitute if index is None else index)
     return Arrangement([span.state for span in spans], [span.drafts for span in spans], arranged, missing)
 
 
@@ -156,23 +156,23 @@ class _Span:
     """The rows of one request, by draft offset; None for a missing row."""
 
     state: Any
-    places: list[int | None] = field(default_factory=list)
+    indices: list[int | None] = field(default_factory=list)
     drafts: Sequence[int] = ()
 
 
 def _spans(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Container[Any]) -> list[_Span]:
     spans: list[_Span] = []
     latest: dict[Any, _Span] = {}
-    for place, (state, before) in enumerate(zip(states, drafts, strict=True)):
+    for index, (state, before) in enumerate(zip(states, drafts, strict=True)):
         if state in excluded:
             continue
         offset = len(before)
         span = latest.get(state)
-        if span is None or (offset < len(span.places) and span.places[offset] is not None):
+        if span is None or (offset < len(span.indices) and span.indices[offset] is not None):
             span = latest[state] = _Span(state)
             spans.append(span)
-        if offset >= len(span.places):
-            span.places += [None] * (offset + 1 - len(span.places))
+        if offset >= len(span.indices):
+            span.indices += [None] * (offset + 1 - len(span.indices))
             span.drafts = before
-        span.places[offset] = place
+        span.indices[offset] = index
     return spans

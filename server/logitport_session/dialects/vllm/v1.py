@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class VllmV1Dialect(VllmDialect):
     """Calls one instance, and keeps its batch: the requests of the last call, in the order of their rows."""
 
+    takes_rows = True
+
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
         objects.check_constructor(processor)
@@ -38,32 +40,32 @@ class VllmV1Dialect(VllmDialect):
     def _process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
         if len(set(states)) == len(states):
             return self._step(states, range(len(states)), logits)
-        for places in _rounds(states):
-            self._step_selected(states, places, places, logits)
+        for indices in _rounds(states):
+            self._step_selected(states, indices, indices, logits)
         return logits
 
     def _step_selected(
-        self, states: Sequence[VllmRequest], places: Sequence[int], rows: Sequence[int], logits: torch.Tensor
+        self, states: Sequence[VllmRequest], indices: Sequence[int], rows: Sequence[int], logits: torch.Tensor
     ) -> None:
-        """Run `_step` for the requests at these places, on a copy of these rows, and store the result there."""
+        """Run `_step` for the requests with these indices, on a copy of these rows, and store the result there."""
         selected = logits[list(rows)]
-        result = self._step(states, places, selected)
+        result = self._step(states, indices, selected)
         check_result(result, selected.shape, self.name)
         logits[list(rows)] = result.to(logits)
 
-    def _step(self, states: Sequence[VllmRequest], places: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """Run one step for the batch of the distinct requests at these places; `logits` are their rows."""
+    def _step(self, states: Sequence[VllmRequest], indices: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        """Run one step for the batch of the distinct requests with these indices; `logits` are their rows."""
         try:
-            self._update([states[place] for place in places])
+            self._update([states[index] for index in indices])
         except BaseException:
             self._reset()
-            failed = {place: error for place in places if (error := self._error_of(states[place])) is not None}
+            failed = {index: error for index in indices if (error := self._error_of(states[index])) is not None}
             if not failed:
                 raise
             self.failed = {**self.failed, **failed}
-            ok = [at for at, place in enumerate(places) if place not in failed]
+            ok = [at for at, index in enumerate(indices) if index not in failed]
             if ok:
-                self._step_selected(states, [places[at] for at in ok], ok, logits)
+                self._step_selected(states, [indices[at] for at in ok], ok, logits)
             return logits
         try:
             applied: torch.Tensor = self.processor.apply(logits)
@@ -110,10 +112,10 @@ def _batch_update(changes: Changes[VllmRequest], batch_size: int) -> Any:
 
 
 def _rounds(states: Sequence[VllmRequest]) -> Iterator[list[int]]:
-    """Split the places into rounds with distinct requests, because a batch holds each request once."""
+    """Split the indices into rounds with distinct requests, because a batch holds each request once."""
     left = list(range(len(states)))
     while left:
         seen: set[VllmRequest] = set()
-        places = [place for place in left if not (states[place] in seen or seen.add(states[place]))]  # type: ignore[func-returns-value]
-        yield places
-        left = [place for place in left if place not in places]
+        indices = [index for index in left if not (states[index] in seen or seen.add(states[index]))]  # type: ignore[func-returns-value]
+        yield indices
+        left = [index for index in left if index not in indices]

@@ -1,4 +1,4 @@
-"""The dialect of vLLM's revised model runner (V2): one instance for all requests, each of which has a slot.
+"""The dialect of vLLM's revised model runner (V2): one instance for all requests; each has a slot.
 
     add_request(req_idx, sampling_params) -> bool    a request now owns the slot
     apply_staged_writes()                            once a step
@@ -44,7 +44,7 @@ class _SlotRequest(VllmRequest):
     """A request with tokens that a processor reads from its slot; the two lists of ids are empty.
 
     Attributes:
-        seat: the request's slot; None if it has none yet, or must be added again.
+        seat: the request's slot; None before it is added, also if it must be added again.
         declined: whether `add_request` returned False: the processor does not change the request's logits.
     """
 
@@ -109,6 +109,7 @@ class VllmV2Dialect(VllmDialect):
     """Calls a processor with logits and a context of slots; it returns logits."""
 
     takes_drafts = True
+    takes_rows = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
@@ -151,7 +152,7 @@ class VllmV2Dialect(VllmDialect):
             instance = self._with_room(requests)
             failed = self._seat(instance, requests)
             if failed:
-                self.failed = {place: failed[state] for place, state in enumerate(states) if state in failed}
+                self.failed = {index: failed[state] for index, state in enumerate(states) if state in failed}
                 requests = {request: None for request in requests if request not in failed}
             instance.slots.flush([request.seat for request in requests])
             if hasattr(instance.processor, "apply_staged_writes"):
@@ -159,8 +160,8 @@ class VllmV2Dialect(VllmDialect):
             if all(request.declined for request in requests):
                 return logits
             rows = arrange(states, self.drafts, failed)
-            in_order = rows.places == list(range(len(states))) and logits.is_contiguous()
-            selected = logits if in_order else logits[rows.places]
+            in_order = rows.indices == list(range(len(states))) and logits.is_contiguous()
+            selected = logits if in_order else logits[rows.indices]
             result = instance.apply(selected, rows)
             check_result(result, selected.shape, self.name)
         except BaseException:
@@ -168,8 +169,8 @@ class VllmV2Dialect(VllmDialect):
             raise
         if in_order:
             return result
-        kept = [at for at in range(len(rows.places)) if at not in rows.missing]
-        logits[[rows.places[at] for at in kept]] = result[kept].to(logits)
+        kept = [at for at in range(len(rows.indices)) if at not in rows.missing]
+        logits[[rows.indices[at] for at in kept]] = result[kept].to(logits)
         return logits
 
     def _with_room(self, requests: Iterable[_SlotRequest]) -> _Instance:

@@ -78,7 +78,7 @@ class VllmBatch(Generic[_T]):
 
 
 def _add(new: list[_T], held: list[_T | None], empty: list[int], changes: Changes[_T]) -> None:
-    """Place new requests at the lowest empty indices, then at the end. Leaves the remaining indices in `empty`."""
+    """Put new requests at the lowest empty indices, then at the end. Leaves the remaining indices in `empty`."""
     for request in new:
         if empty:
             index = empty.pop(0)

@@ -1,14 +1,15 @@
-"""When a failed service is called again."""
+"""When a failed service is called again, and when an engine's session is opened, closed and reopened."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import InvalidArgument, ServerUnavailable
 from logitport.integrations.common import circuit_breaker
-from logitport.integrations.common.circuit_breaker import Breaker
+from logitport.integrations.common.circuit_breaker import Breaker, SessionHolder
 from logitport.system.backoff import ADDED, NONE
 
 if TYPE_CHECKING:
@@ -58,42 +59,19 @@ def test_engines_that_lost_one_server_reconnect_at_different_times(
     assert len(set(found)) > 1
 
 
-def test_many_failures_cause_no_overflow(clock: Clock) -> None:
+def test_errors_of_the_request_do_not_open_the_breaker() -> None:
     breaker = Breaker()
-    for _ in range(5000):
-        breaker.record_failure(ServerUnavailable("gone"), 15.0)
-    clock.now += 16.0
-    breaker.attempt(lambda: None)
 
+    def attempt() -> None:
+        raise InvalidArgument("the caller's")
 
-def test_a_step_that_timed_out_counts_with_its_whole_timeout(clock: Clock) -> None:
-    breaker = Breaker()
-    assert breaker.attempt(lambda: "session") == "session"
-    breaker.record_failure(ServerUnavailable("no answer", timed_out=True), 15.0)
-    for now in (0.0, 14.9):
-        clock.now = now
-        with pytest.raises(ServerUnavailable, match="no answer"):
-            breaker.attempt(lambda: pytest.fail("it was tried"))
-    clock.now = 15.0
-    assert breaker.attempt(lambda: "another") == "another"
-
-
-def test_a_successful_attempt_does_not_close_the_breaker(clock: Clock) -> None:
-    breaker = Breaker()
-    for pause in (1.0, 2.0, 4.0):
-        breaker.attempt(lambda: None)
-        breaker.record_failure(ServerUnavailable("gone"), 15.0)
-        clock.now += pause - 0.1
-        with pytest.raises(ServerUnavailable):
-            breaker.attempt(lambda: None)
-        clock.now += 0.1
-    breaker.record_success()
-    breaker.record_failure(ServerUnavailable("gone"), 15.0)
-    clock.now += 1.0
-    breaker.attempt(lambda: None)
+    with pytest.raises(InvalidArgument):
+        breaker.attempt(attempt)
+    assert breaker.attempt(lambda: "tried") == "tried"
 
 
 def test_an_error_of_an_attempt_counts_once(clock: Clock) -> None:
+    """Hooks record each error that they raise, also that of the attempt and, during a pause, that of the breaker."""
     breaker, error = Breaker(), ServerUnavailable("no answer", timed_out=True)
 
     def attempt() -> None:
@@ -107,12 +85,67 @@ def test_an_error_of_an_attempt_counts_once(clock: Clock) -> None:
     breaker.attempt(lambda: None)
 
 
-def test_errors_of_the_request_do_not_open_the_breaker(clock: Clock) -> None:
-    breaker = Breaker()
+class Session:
+    closed = False
 
-    def attempt() -> None:
-        raise InvalidArgument("the caller's")
+    def close(self) -> None:
+        self.closed = True
 
-    with pytest.raises(InvalidArgument):
-        breaker.attempt(attempt)
-    assert breaker.attempt(lambda: "tried") == "tried"
+
+class Client:
+    """Opens sessions and records them."""
+
+    timeout = 15.0
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+
+    def session(self) -> Session:
+        self.sessions.append(Session())
+        return self.sessions[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"), [(ServerUnavailable("no answer", timed_out=True), 15.0), (ServerUnavailable("gone"), 1.0)]
+)
+def test_a_session_is_kept_until_it_is_lost_and_the_pause_lasts_as_long_as_the_failed_step(
+    clock: Clock, error: Exception, pause: float
+) -> None:
+    service = Client()
+    holder = SessionHolder(lambda: service)  # type: ignore[arg-type, return-value]
+    for times in (1, 2, 4):
+        session = holder.ensure_open(dict)  # this alone is no success
+        assert holder.ensure_open(dict) is session
+        holder.discard(error)
+        assert holder.session is None
+        clock.now += times * pause - 0.1
+        with pytest.raises(type(error)):
+            holder.ensure_open(dict)
+        clock.now += 0.1
+        error = copy(error)
+    holder.ensure_open(dict)
+    holder.record_success()
+    holder.discard(error)
+    clock.now += pause
+    holder.ensure_open(dict)
+    assert [session.closed for session in service.sessions] == [True] * 4 + [False]
+    holder.close()
+    holder.close()
+    assert holder.ensure_open(dict) is service.sessions[5], "a session that was closed has not failed"
+
+
+def test_a_failure_to_open_counts_once(clock: Clock) -> None:
+    attempts = []
+
+    def connect() -> Client:
+        attempts.append(clock.now)
+        raise ServerUnavailable("gone")
+
+    holder = SessionHolder(connect)  # type: ignore[arg-type]
+    for _ in range(30):
+        with pytest.raises(ServerUnavailable) as raised:
+            holder.ensure_open(dict)
+        holder.discard(raised.value)
+        holder.discard(ServerUnavailable("the same, in other words", timed_out=True))
+        clock.now += 0.25
+    assert attempts == [0.0, 1.0, 3.0, 7.0]

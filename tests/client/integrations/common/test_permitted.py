@@ -1,4 +1,4 @@
-"""Processors that requests may name: built-ins and registered processors, and shipped ones by the operator's choice."""
+"""A request's chain: its forms, and the processors that requests may name by the operator's choice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,37 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument
-from logitport.integrations.common import environment
-from logitport.integrations.common.chains import VARIABLE, chain_of, permitted_kinds
+from logitport.integrations.common.chains import VARIABLE, chain_of
+
+BAN = ("disallowed_tokens", {"token_ids": [1]})
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "chain"),
+    [
+        (None, []),
+        ({}, []),
+        ({"other": 1}, []),
+        ({"logitport": []}, []),
+        ({"logitport": [["disallowed_tokens", {"token_ids": [1]}]]}, [BAN]),
+        ({"logitport": [BAN]}, [BAN]),
+        ({"logitport": '[["disallowed_tokens", {"token_ids": [1]}], ["grammar"]]'}, [BAN, ("grammar", {})]),
+    ],
+)
+def test_both_forms_are_parsed(extra_args: Any, chain: Any) -> None:
+    assert list(chain_of(extra_args)) == chain
+
+
+def test_the_default_is_for_requests_without_the_key() -> None:
+    assert chain_of({}, [BAN]) == [BAN]
+    assert chain_of({"logitport": []}, [BAN]) == []
+
+
+@pytest.mark.parametrize("value", ["{", "1", {"a": 1}, 7, ["x"], [["x", 1]], [[1, {}]], [["x", {}, {}]], [[]]])
+def test_other_values_are_refused_with_their_place(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"logitport.*list of"):
+        chain_of({"logitport": value})
+
 
 PAYLOAD = '{"callable": "80"}'
 NAMES = {
@@ -45,11 +74,6 @@ def test_a_payload_with_code_is_no_program() -> None:
         chain_of({"logitport": [['{"program": "0801", "callable": "80"}', {}]]})
 
 
-def test_the_operators_default_chain_may_ship() -> None:
-    default = [(PAYLOAD, {})]
-    assert chain_of({}, default) == default
-
-
 @pytest.mark.parametrize(
     ("value", "accepted"),
     [
@@ -70,17 +94,4 @@ def test_the_operator_chooses(value: str, accepted: set[str], monkeypatch: pytes
             with pytest.raises(InvalidArgument, match=re.escape(VARIABLE)):
                 chain_of(named(kind))
     assert chain_of({"logitport": []}) == []
-
-
-@pytest.mark.parametrize("value", ["all", "builtin,", "none,builtin", "Builtin"])
-def test_another_word_is_refused_at_start(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, value)
-    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
-    with pytest.raises(InvalidArgument, match="builtin, registered, program and shipped"):
-        environment.client()
-
-
-def test_the_kinds_are_read_at_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert permitted_kinds() == {"builtin", "registered"}
-    monkeypatch.setenv(VARIABLE, "shipped")
-    assert permitted_kinds() == {"shipped"}
+    assert chain_of({}, [(PAYLOAD, {})]) == [(PAYLOAD, {})], "the operator's default may ship"

@@ -22,9 +22,7 @@ from logitport.integrations.common.statuses import caused_by_chain, status_of, t
 )
 def test_the_status_names_the_cause(error: type[errors.LogitportError], status: int) -> None:
     assert status_of(error, error.code) == status
-
-
-def test_codes_that_differ_from_their_class() -> None:
+    # These codes differ from those of their classes.
     assert status_of(errors.ProcessorFailed, errors.ProcessorFailed.QUARANTINED) == 503
     assert status_of(errors.AccessDenied, errors.AccessDenied.NOT_AUTHENTICATED) == 503
     assert status_of(errors.AccessDenied, errors.AccessDenied.NOT_PERMITTED) == 500
@@ -42,13 +40,7 @@ ADDRESS = "10.0.0.5:50051"
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        errors.ServerUnavailable,
-        errors.SessionClosed,
-        errors.AccessDenied,
-        errors.LogitportError,
-    ],
+    "error", [errors.ServerUnavailable, errors.SessionClosed, errors.AccessDenied, errors.LogitportError]
 )
 def test_a_caller_gets_no_address_of_the_service(error: type[errors.LogitportError]) -> None:
     text = text_for_caller(error, error.code, f"no connection to {ADDRESS}: refused")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument
-from logitport.integrations.common import environment
 from logitport.integrations.common.tenants import VARIABLE, EngineRequest, headers_of, tenant_of
 
 
@@ -53,11 +52,3 @@ def test_a_function_that_fails_refuses_the_request(function: Any, monkeypatch: p
     operators(monkeypatch, "our_gateway:function", function)
     with pytest.raises(InvalidArgument, match="LOGITPORT_TENANT"):
         tenant_of(EngineRequest())
-
-
-@pytest.mark.parametrize("name", ["our_gateway", "our_gateway:", ":f", "our_gateway:missing", "no_such_module:f"])
-def test_a_wrong_name_is_refused_at_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    operators(monkeypatch, name, lambda request: "")
-    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
-    with pytest.raises(InvalidArgument, match=VARIABLE):
-        environment.client()

@@ -14,10 +14,9 @@ import dill
 import pytest
 
 import logitport_builtins
-from logitport.integrations.sglang import RemoteLogitProcessor, admission
-from logitport.integrations.sglang.engine import unsupported
+from logitport.integrations.sglang import RemoteLogitProcessor, front_end_patches
+from logitport.integrations.sglang.engine_options import unsupported
 from logitport.integrations.sglang.guard import names_hook
-from logitport.integrations.sglang.requests import request_of
 
 REMOTE = RemoteLogitProcessor.to_str()
 OTHER = logitport_builtins.DisallowedTokensLogitsProcessor.to_str()
@@ -93,7 +92,7 @@ class Inputs:
 
 def admitted(processor: Any, params: Any) -> Any:
     inputs = Inputs(processor, params)
-    admission._wrap_normalize(Inputs.normalize)(inputs)
+    front_end_patches._wrap_normalize(Inputs.normalize)(inputs)
     return inputs.sampling_params
 
 
@@ -168,7 +167,7 @@ class TestTheScheduler:
     def make(self, custom_params: Any, *, rid: str = "r", **options: Any) -> Req:
         req = Req.__new__(Req)
         given = SimpleNamespace(custom_params=custom_params)
-        admission._wrap_init(Req.__init__)(req, rid, given, **options)
+        front_end_patches._wrap_init(Req.__init__)(req, rid, given, **options)
         assert given.custom_params == custom_params
         return req
 
@@ -202,20 +201,6 @@ def test_engines_that_are_refused(changed: dict[str, Any], delays: bool, message
     reason = unsupported((OPTIONS | changed).__getitem__, delays_sampling=delays)
     assert message in reason
     assert bool(reason) == bool(message)
-
-
-def test_a_dropped_request_is_none() -> None:
-    class Dropped:
-        def finished(self) -> bool:
-            return False
-
-    assert request_of(None) is None
-    assert request_of({}) is None
-    dropped = Dropped()
-    params = {"__req__": weakref.proxy(dropped)}
-    assert request_of(params) is dropped
-    del dropped
-    assert request_of(params) is None
 
 
 def test_nothing_happens_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:

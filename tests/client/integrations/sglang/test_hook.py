@@ -6,8 +6,8 @@ import sys
 import threading
 import weakref
 from array import array
-from contextlib import ExitStack
 from http import HTTPStatus
+from queue import SimpleQueue
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,14 @@ import torch
 from logitport import Client
 from logitport.errors import InvalidArgument, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.sglang.engine import unsupported_here
-from logitport.integrations.sglang.hook import Hook
-from tests.client.integrations.admission_frames import admission_frames
-from tests.conftest import free_address
+from logitport.integrations.sglang.engine_options import unsupported_here
+from logitport.integrations.sglang.hook import Hook, _options
+from tests.client.integrations.vllm.test_remote_batch import Group
 from tests.toy_processors import AddCallCount, RaisesInCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.clock import Clock
     from tests.conftest import RunningServer
 
 VOCAB_SIZE = 32
@@ -105,8 +103,7 @@ def test_edits_apply_only_to_rows_with_processors(hook: Hook) -> None:
     assert torch.equal(logits[1], torch.arange(float(VOCAB_SIZE)))
 
 
-def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = admission_frames(monkeypatch)
+def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, frames: list[tuple[str, int]]) -> None:
     reqs = [Req([2]), Req([3]), Req([4])]
     params = [params_of(req, ban(31)) for req in reqs]
     sample(step(hook, *params), *reqs)
@@ -115,35 +112,6 @@ def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, monkeypa
     assert step(hook, params[2], params_of(new := Req([5]), ban(30))).argmax(-1).tolist() == [30, 31]
     assert frames[1:] == [("remove", 2), ("add", 1)]
     assert not new.to_finish
-
-
-def test_one_of_several_new_requests_cannot_be_sent(hook: Hook) -> None:
-    reqs = [Req([2]), Req([2**40]), Req([4])]
-    logits = step(hook, *(params_of(req, ban(31)) for req in reqs))
-    assert logits.argmax(-1).tolist() == [30, EOS, 30]
-    assert [req.to_finish is not None for req in reqs] == [False, True, False]
-
-
-def test_a_chain_as_json_text(hook: Hook) -> None:
-    req = Req([2])
-    params = {"logitport": '[["disallowed_tokens", {"token_ids": [31]}]]', "__req__": weakref.proxy(req)}
-    assert step(hook, params).argmax(-1).tolist() == [30]
-
-
-def test_logits_free_chains_move_no_logits(hook: Hook) -> None:
-    req = Req([2])
-    for _ in range(3):
-        sample(step(hook, params_of(req, ban(31))), req)
-    assert hook._holder.session.logits_memory == ""
-
-
-def test_logits_that_are_read_are_in_shared_memory(hook: Hook) -> None:
-    one, two = Req([2]), Req([3])
-    logits = step(hook, params_of(one, [AddCallCount.to_str(), {}]), params_of(two, [AddCallCount.to_str(), {}]))
-    assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 1)
-    logits = step(hook, params_of(one, [AddCallCount.to_str(), {}]), params_of(two, [AddCallCount.to_str(), {}]))
-    assert torch.equal(logits, torch.arange(float(VOCAB_SIZE)).repeat(2, 1) + 2)
-    assert hook._holder.session.logits_memory == "host"
 
 
 def test_readers_and_others_in_one_batch(hook: Hook) -> None:
@@ -155,6 +123,7 @@ def test_readers_and_others_in_one_batch(hook: Hook) -> None:
     assert torch.equal(logits[0], as_it_was)
     assert torch.equal(logits[1, :31], as_it_was[:31] + 1)
     assert logits[:, 31].tolist() == [31.0, -torch.inf, -torch.inf]
+    assert hook._holder.session.logits_memory == "host"
 
 
 def test_histories_are_tracked(hook: Hook) -> None:
@@ -163,6 +132,7 @@ def test_histories_are_tracked(hook: Hook) -> None:
     params = params_of(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
     ids = [sample(step(hook, params), req)[0] for _ in range(6)]
     assert ids == [31, 31, 30, 31, 29, 31]
+    assert hook._holder.session.logits_memory == "", "chains without readers move no logits"
     req.output_ids = array("q", [31])  # as after a retraction of a request that has input embeddings
     assert sample(step(hook, params), req) == [31]
 
@@ -181,6 +151,7 @@ def test_a_request_out_of_the_batch_keeps_its_state(hook: Hook) -> None:
     retracted, running = Req([2]), Req([4])
     for params in ([retracted, running], [running], [running], [retracted, running]):
         logits = step(hook, *(params_of(req, [AddCallCount.to_str(), {}]) for req in params))
+    assert hook._holder.session.logits_memory == "host"
     assert (logits - torch.arange(float(VOCAB_SIZE)))[:, 0].tolist() == [2.0, 4.0]
 
 
@@ -229,12 +200,6 @@ def test_only_the_failed_request_ends(hook: Hook, chain: Any, message: str) -> N
     assert fine.to_finish is None
 
 
-def test_an_id_outside_the_vocabulary(hook: Hook) -> None:
-    wrong, fine = Req([VOCAB_SIZE + 3]), Req([3])
-    assert step(hook, params_of(wrong, ban(31)), params_of(fine, ban(31)))[1].argmax() == 30
-    assert "InvalidArgument" in wrong.to_finish.message
-
-
 def test_beam_search_is_refused(hook: Hook) -> None:
     beams, fine = Req([2], beam_group=object()), Req([3])
     assert step(hook, params_of(beams, ban(31)), params_of(fine, ban(31))).argmax(-1).tolist() == [EOS, 30]
@@ -266,6 +231,11 @@ def test_an_invalid_default_chain_refuses_requests(client: Client) -> None:
     assert "LOGITPORT_DEFAULT_PROCESSORS" in req.to_finish.message
 
 
+def test_a_session_waits_for_a_lost_service_as_long_as_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
+    assert _options(torch.zeros(1, VOCAB_SIZE), Req([2]))["reconnect_seconds"] == 200.0
+
+
 class TestServerGone:
     def test_requests_end_with_503_and_only_the_first_one_waits(self) -> None:
         attempts = []
@@ -282,45 +252,6 @@ class TestServerGone:
             assert "ServerUnavailable: the logitport service is unavailable" in req.to_finish.message
             assert "no server" not in req.to_finish.message  # it may be an address
         assert len(attempts) == 1
-
-    def test_slow_attempts_are_rare(self, clock: Clock) -> None:
-        attempts = []
-
-        def connect() -> Any:
-            attempts.append(clock.now)
-            clock.now += 3.0
-            raise ServerUnavailable("no answer")
-
-        hook = Hook(connect, tuple, Ranks(), "")
-        while len(attempts) < 2:
-            req = Req([2])
-            step(hook, params_of(req, ban(31)))
-            assert "ServerUnavailable" in req.to_finish.message
-            clock.now += 0.5
-        assert attempts[1] - attempts[0] >= 6.0
-
-    @pytest.mark.slow
-    def test_requests_wait_for_a_service_that_restarts_and_continue(
-        self, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """For as long as the operator says."""
-        monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-        target, req = free_address(), Req([5, 6])
-        with ExitStack() as servers:
-            first = servers.enter_context(serving("--listen", target))
-            client = servers.enter_context(Client(target))
-            hook = Hook(lambda: client, tuple, Ranks(), "")
-            params = params_of(req, ["no_repeat_ngram", {"ngram_size": 2, "window_size": 100}])
-            step(hook, params)
-            req.output_ids.append(5)
-            first.stop()
-            later = threading.Timer(3.0, lambda: servers.enter_context(serving("--listen", target)))
-            later.start()
-            logits = step(hook, params)
-            later.join()
-            assert req.to_finish is None
-            assert torch.isinf(logits).nonzero().tolist() == [[0, 6]]  # 5 was followed by 6
-            hook._holder.close()
 
     @pytest.mark.slow
     def test_another_server_continues_requests_with_state_from_history(
@@ -359,35 +290,11 @@ class TestServerGone:
         assert req.to_finish.status is HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-class Group:
-    """Two ranks of SGLang's `GroupCoordinator`, in threads."""
-
-    world_size = 2
-
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(2, timeout=200)
-        self.slot: Any = None
-
-    def rank(self, rank: int) -> SimpleNamespace:
-        def broadcast_object(value: Any, src: int) -> Any:
-            if rank == src:
-                self.slot = value
-            self.barrier.wait()
-            value = self.slot
-            self.barrier.wait()
-            return value
-
-        def broadcast(tensor: torch.Tensor, src: int) -> torch.Tensor:
-            return tensor.copy_(broadcast_object(tensor.clone(), src))
-
-        return SimpleNamespace(world_size=2, rank_in_group=rank, broadcast_object=broadcast_object, broadcast=broadcast)
-
-
 @pytest.mark.parametrize(
     "chain", [[ban(31)], [[AddCallCount.to_str(), {}]], [["nonsense", {}]], [[RaisesInCall.to_str(), {}]]]
 )
 def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: Any) -> None:
-    group = Group()
+    channel: SimpleQueue[Any] = SimpleQueue()
     connects: list[int] = []
     rows: dict[int, torch.Tensor] = {}
     reqs = {rank: Req([2]) for rank in range(2)}
@@ -397,7 +304,7 @@ def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: A
             connects.append(rank)
             return client
 
-        hook = Hook(connect, tuple, Ranks(group.rank(rank)), "")
+        hook = Hook(connect, tuple, Ranks(Group(rank, channel)), "")
         plain = Req([3])
         for _ in range(3):
             rows[rank] = step(hook, params_of(reqs[rank], *chain), params_of(plain))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument
-from logitport.integrations.sglang.engine import DELAY_SAMPLE
+from logitport.integrations.sglang.engine_options import DELAY_SAMPLE
 from logitport.integrations.sglang.plugin import install
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-import torch
 
 from logitport import Client, EditProcessor
 from logitport.integrations.common import trials as common
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.sglang import RemoteLogitProcessor, admission
+from logitport.integrations.sglang import RemoteLogitProcessor, front_end_patches
 from logitport.integrations.sglang.hook import Hook
 from tests.client.integrations.sglang.test_hook import VOCAB_SIZE, Req, ban, finish_abort, params_of, shipped, step
 from tests.conftest import free_address
@@ -63,14 +61,6 @@ class CreatedOnce(EditProcessor):
         edits.deny([31])
 
 
-class SleepsInStart(EditProcessor):
-    def start(self, request: EditRequest) -> None:
-        time.sleep(30)
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.deny([31])
-
-
 class Inputs:
     """The part of SGLang's `GenerateReqInput` that is read."""
 
@@ -105,13 +95,13 @@ def front_end(monkeypatch: pytest.MonkeyPatch, server: RunningServer, finish_abo
     constants.HEALTH_CHECK_RID_PREFIX = "HEALTH"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang.srt.constants", constants)
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    monkeypatch.setattr(admission, "trials", common.Trials())
+    monkeypatch.setattr(front_end_patches, "trials", common.Trials())
     for cls, name, wrapped in (
-        (Manager, "generate_request", admission._wrap_generate(Manager.generate_request)),
+        (Manager, "generate_request", front_end_patches._wrap_generate(Manager.generate_request)),
         (
             Inputs,
             "normalize_batch_and_arguments",
-            admission._wrap_normalize(Inputs.normalize_batch_and_arguments),
+            front_end_patches._wrap_normalize(Inputs.normalize_batch_and_arguments),
         ),
     ):
         monkeypatch.setattr(cls, name, wrapped)
@@ -210,20 +200,4 @@ def test_the_scheduler_repeats_nothing_that_the_front_end_has_tried(client: Clie
     hook = Hook(lambda: client, tuple, Ranks(), "")
     assert step(hook, params_of(req, chain)).argmax(-1).tolist() == [30]
     assert req.to_finish is None
-    hook._holder.close()
-
-
-@pytest.mark.slow
-def test_the_scheduler_waits_a_bounded_time_and_only_the_slow_request_ends(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("logitport.integrations.common.admissions.MAX_SECONDS", 1.0)
-    hook, slow, fine = Hook(lambda: client, tuple, Ranks(), ""), Req([2]), Req([3])
-    step(hook, params_of(Req([4]), ban(30)))
-    began = time.monotonic()
-    logits = step(hook, params_of(slow, [SleepsInStart.to_str(), {}]), params_of(fine, ban(31)))
-    assert time.monotonic() - began < 20
-    assert "ProcessorFailed" in slow.to_finish.message
-    assert fine.to_finish is None
-    assert torch.argmax(logits[1]) == 30
     hook._holder.close()

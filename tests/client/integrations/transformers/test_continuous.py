@@ -23,7 +23,6 @@ from logitport.integrations import transformers as plain
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
-from tests.waiting import resume, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -286,27 +285,6 @@ def test_without_a_server_only_requests_with_processors_end(start_server: Any, s
         assert "ServerUnavailable" in outputs["chained 1"].error
 
 
-def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, started: Any, reference: Any) -> None:
-    server, chained = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
-    with Client(server.target, timeout=4) as client:
-        manager = started(RemoteLogitsProcessor(client=client))
-        manager.add_request(PROMPTS[0], "before", 3, logitport=chained)
-        assert results(manager, 1)["before"].error is None
-        stop(server.process)
-        manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=chained)
-        assert "ServerUnavailable" in results(manager, 1)["meanwhile"].error
-        resume(server.process)
-        deadline, error = time.monotonic() + 60, "never called"
-        while error is not None and time.monotonic() < deadline:
-            time.sleep(0.2)
-            manager.add_request(PROMPTS[0], "chained", 3, logitport=chained)
-            manager.add_request(PROMPTS[1], "other", 3)
-            outputs = results(manager, 2)
-            assert outputs["other"].generated_tokens == reference("nothing", 1, 3)
-            error = outputs["chained"].error
-        assert error is None
-
-
 def test_a_persistent_manager_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
     remote = RemoteLogitsProcessor([(ForcesLengths, {})], client=client)
     try:
@@ -364,12 +342,6 @@ def test_a_manager_has_one_processor(client: Client, model: Qwen2ForCausalLM) ->
     assert remote.attach(manager) is manager
     with pytest.raises(InvalidArgument, match="another RemoteLogitsProcessor is attached"):
         RemoteLogitsProcessor(client=client).attach(manager)
-
-
-@pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], None])
-def test_other_processors_are_refused(client: Client, processors: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
-        RemoteLogitsProcessor(processors, client=client)
 
 
 def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2ForCausalLM) -> None:

@@ -87,20 +87,6 @@ def test_tokens_equal_those_of_the_same_processor_in_process(
     assert remote.seconds > 0
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams"])
-def test_tokens_equal_those_of_transformers_own_processors(
-    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, mode: str
-) -> None:
-    ids = prompts.clamp(min=20)  # transformers' own n-grams treat padding as tokens
-    banned = list(range(100, 300))
-    chain: Chain = [("no_repeat_ngram", {"ngram_size": 2}), ("disallowed_tokens", {"token_ids": banned})]
-
-    through_service = generate(RemoteLogitsProcessor(chain, client=client), ids=ids, **MODES[mode])
-
-    own = generate(ids=ids, no_repeat_ngram_size=2, suppress_tokens=banned, **MODES[mode])
-    assert torch.equal(through_service, own)
-
-
 @pytest.mark.parametrize("more", [[], [(ForcesLengths, {})]])
 def test_assisted_generation_takes_drafts_back(
     client: Client, generate: Callable[..., torch.Tensor], more: Chain

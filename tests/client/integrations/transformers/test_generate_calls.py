@@ -1,14 +1,16 @@
-"""Padding, ended rows, consecutive calls of `generate`, and refused arguments."""
+"""Padding, ended rows, consecutive calls of `generate`, refused arguments, recordings, and no server."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from logitport import (
     CustomLogitProcessor,
@@ -21,11 +23,13 @@ from logitport import (
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
+from tests.engines import embedded, recordings
 from tests.shipped_processors import ForcesCallCount, ForcesLengths
 from tests.toy_processors import RaisesInCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from logitport import Client, EditRequest, RowEdits
     from logitport.session import Session
@@ -74,18 +78,6 @@ def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.T
     assert remote.steps == 7
 
 
-def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
-    plain = generate()
-    wrong = RemoteLogitsProcessor(
-        [("disallowed_tokens", {"token_ids": []})],
-        pad_token_id=PAD,
-        eos_token_id=[EOS, plain[1, 4].item()],
-        client=client,
-    )
-    with pytest.raises(InvalidArgument, match=r"row 1 continues with .* after its end-of-sequence id"):
-        generate(wrong)
-
-
 def test_each_call_has_its_own_requests(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
@@ -109,16 +101,6 @@ def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
         remote.close()
         assert call(5, 6, 7, 8, 9) == 1
     assert not scores.any(), "scores stay as they are"
-
-
-def test_without_a_server(monkeypatch: pytest.MonkeyPatch, generate: Callable[..., torch.Tensor]) -> None:
-    monkeypatch.delenv("LOGITPORT_TARGET", raising=False)
-    plain = generate()
-    banned = int(plain[0, 0])
-    with RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [banned]}), ("top_k", {"top_k": 1})]) as remote:
-        ids = generate(remote)
-    assert banned not in ids
-    assert remote.rows_applied["disallowed_tokens"] == remote.rows_applied["top_k"] > 0
 
 
 def test_scores_that_require_gradients_are_refused(client: Client) -> None:
@@ -215,24 +197,6 @@ def test_the_ids_that_end_a_row_are_those_of_the_generate_call(
     assert set(output[:, 0].tolist()) <= set(options.get("eos_token_id", [EOS]))
 
 
-def test_rows_that_end_one_after_another_are_padded_as_generate_does(
-    client: Client, generate: Callable[..., torch.Tensor]
-) -> None:
-    class EndsAfter(EditProcessor):
-        def edit(self, request: EditRequest, edits: RowEdits) -> None:
-            if len(request.history.output_token_ids) == request.params["after"]:
-                edits.force(request.eos_token_ids[0])
-            else:
-                edits.deny(list(request.eos_token_ids))
-
-    remote = RemoteLogitsProcessor(
-        [[(EndsAfter, {"after": after})] for after in (2, 5, 3)], pad_token_id=PAD, client=client
-    )
-    output = generate(remote, min_new_tokens=0)
-    assert (output == EOS).int().argmax(1).tolist() == [2, 5, 3]
-    assert output[0, 3:].tolist() == [PAD] * 3
-
-
 def test_without_generate_no_id_ends_a_row(client: Client) -> None:
     with RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [3]})], client=client) as remote:
         assert torch.isinf(remote(torch.tensor([[5, EOS]]), torch.zeros(1, VOCAB_SIZE))[0]).sum() == 1
@@ -243,3 +207,37 @@ def test_a_row_without_an_id_is_an_error(client: Client, generate: Callable[...,
     chains: list[Any] = [[("disallowed_tokens", {"token_ids": [3]})]] * 2 + [[everything]]
     with pytest.raises(InvalidArgument, match=r"row 2.*deny every id"):
         generate(RemoteLogitsProcessor(chains, client=client))
+
+
+def test_a_recording_replays(
+    client: Client,
+    generate: Callable[..., torch.Tensor],
+    prompts: torch.Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "engine.lprec"
+    for name, value in recordings.variables(path).items():
+        monkeypatch.setenv(name, value)
+
+    def generated(chain: Any) -> list[tuple[list[int], list[int]]]:
+        with RemoteLogitsProcessor([chain], pad_token_id=PAD, client=client) as remote:
+            outputs = generate(remote).tolist()
+        given = [[token_id for token_id in prompt if token_id != PAD] for prompt in prompts.tolist()]
+        return [*zip(given, outputs, strict=True)]
+
+    recordings.check(path, generated(recordings.EDITS), generated(recordings.READS))
+
+
+def test_a_chain_runs_in_this_process_with_the_tokenizer_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance")
+    monkeypatch.delenv("LOGITPORT_TARGET", raising=False)
+    checkpoint, ids = embedded.save_text_checkpoint(tmp_path), torch.tensor([embedded.PROMPT])
+    with RemoteLogitsProcessor([embedded.GRAMMAR, ("top_k", {"top_k": 1})], tokenizer_id=str(checkpoint)) as remote:
+        output = LlamaForCausalLM.from_pretrained(checkpoint).generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, logits_processor=[remote]
+        )
+    assert re.fullmatch(embedded.REGEX, embedded.text_of(checkpoint, output[0, ids.shape[1] :].tolist()))
+    assert remote.rows_applied["grammar"] == remote.rows_applied["top_k"] > 0

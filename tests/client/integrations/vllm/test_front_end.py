@@ -1,20 +1,24 @@
-"""How vLLM's front end reports failures: with the part of its classes that the hook uses."""
+"""How vLLM's front end gets failures from its workers, and reports them: with the part of its classes that is used."""
 
 from __future__ import annotations
 
 import enum
+import logging
+import os
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import REGISTRY
 
-from logitport.errors import ProcessorFailed
+from logitport import LogitportError, ProcessorFailed
 from logitport.integrations.vllm import front_end
-from logitport.integrations.vllm.mailbox import Failure, Mailbox
+from logitport.integrations.vllm.mailbox import Failure, Mailbox, _private_folder, record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -104,7 +108,7 @@ def test_a_failed_request_is_answered_with_its_error_and_aborted(worker: Mailbox
 
 
 def test_the_synchronous_engine_returns_the_finish_reason(worker: Mailbox) -> None:
-    outputs = processor(fails=SimpleNamespace(queue=None))
+    outputs, before = processor(fails=SimpleNamespace(queue=None)), counted()
     worker.post(failure("fails"))
 
     assert outputs.process_outputs([]).reqs_to_abort == []  # until there is an output that can report it
@@ -115,16 +119,73 @@ def test_the_synchronous_engine_returns_the_finish_reason(worker: Mailbox) -> No
     assert output.stop_reason == "logitport: ProcessorFailed: it raised"
     assert result.reqs_to_abort == ["fails"]
     assert not worker.waiting()
-
-
-def test_failures_are_counted(worker: Mailbox) -> None:
-    from prometheus_client import REGISTRY
-
-    def counted() -> float:
-        value = REGISTRY.get_sample_value("logitport_failed_requests_total", {"error": "ProcessorFailed"})
-        return value or 0.0
-
-    before = counted()
-    worker.post(failure("fails"))
-    processor(fails=SimpleNamespace(queue=None)).process_outputs([Output("fails")])
     assert counted() == before + 1
+
+
+def counted() -> float:
+    return REGISTRY.get_sample_value("logitport_failed_requests_total", {"error": "ProcessorFailed"}) or 0.0
+
+
+def names(waiting: Iterable[Failure]) -> set[str]:
+    return {one.request_id for one in waiting}
+
+
+def test_a_failure_is_described_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def recorded(error: Exception) -> Failure:
+        return record(error, request_id="7-abc", output_length=3, forced_token_id=1)
+
+    with caplog.at_level(logging.ERROR):
+        failed = recorded(ProcessorFailed("it raised", processor="a/b", remote_traceback="here"))
+    assert failed == failure("7-abc")
+    assert "'7-abc' ends after 3 ids by forcing id 1" in caplog.text
+    assert "here" in caplog.text
+    own = Failure("7-abc", "RuntimeError", LogitportError.code, "RuntimeError: of our own")
+    assert recorded(RuntimeError("of our own")) == own
+
+
+def test_another_process_takes_what_a_worker_posts() -> None:
+    worker, front_end, other = Mailbox("abc"), Mailbox("abc"), Mailbox("another engine")
+    worker.post(failure("cmpl-1/../../x"))
+    worker.post(failure("cmpl-2"))
+    assert names(front_end.waiting()) == {"cmpl-1/../../x", "cmpl-2"}
+    assert not other.waiting()
+    front_end.take(failure("cmpl-2"))
+    assert list(front_end.waiting()) == [failure("cmpl-1/../../x")]
+
+
+def test_without_names_nothing_is_posted() -> None:
+    unnamed, mailbox = Mailbox(""), Mailbox("abc")
+    unnamed.post(failure("r"))
+    mailbox.post(failure(""))
+    assert not unnamed.waiting()
+    assert not mailbox.waiting()
+
+
+def test_failures_that_nothing_takes_are_removed(tmp_path: Path) -> None:
+    mailbox = Mailbox("abc")
+    mailbox.post(failure("old"))
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    os.utime(path, (0, 0))
+    mailbox.post(failure("new"))
+    assert names(Mailbox("abc").waiting()) == {"new"}
+
+
+def test_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.integrations.vllm.mailbox._MAX_FILES", 3)
+    mailbox = Mailbox("abc")
+    for number in range(10):
+        mailbox.post(failure(f"r{number}"))
+    assert len(mailbox.waiting()) == 3
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o755), lambda path: (path.rmdir(), path.symlink_to("/"))])
+def test_a_folder_that_others_may_open_is_not_used(
+    tmp_path: Path, spoil: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "other"))
+    parent = tmp_path / "other" / f"logitport-vllm-{os.getuid()}"
+    parent.parent.mkdir()
+    parent.mkdir(mode=0o700)
+    spoil(parent)
+    assert _private_folder("abc") is None
+    assert "vLLM's clients get no error" in caplog.text

@@ -51,11 +51,6 @@ def test_a_missing_folder_ends_vllm_before_the_model_is_loaded(
         AsyncEngineArgs(processor).create_engine_config()
 
 
-def test_an_engine_needs_no_target() -> None:
-    plugin.install()
-    assert AsyncEngineArgs(PROCESSOR).create_engine_config() is not None
-
-
 def test_an_invalid_default_chain_ends_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", "{}")
@@ -64,19 +59,17 @@ def test_an_invalid_default_chain_ends_vllm(monkeypatch: pytest.MonkeyPatch) -> 
         AsyncEngineArgs(PROCESSOR).create_engine_config()
 
 
-@pytest.mark.parametrize("processors", [(), ("another.package:Processor",)])
-def test_an_engine_without_logitport_needs_no_target(processors: tuple[str, ...]) -> None:
-    plugin.install()
-    assert AsyncEngineArgs(*processors).create_engine_config("a server") == "the configuration for a server"
-
-
-def test_with_a_target_vllm_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
+@pytest.mark.parametrize("target", ["", "127.0.0.1:1"])
+@pytest.mark.parametrize("processors", [(), ("another.package:Processor",), (PROCESSOR,)])
+def test_vllm_starts_with_and_without_a_target(
+    processors: tuple[str, ...], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", target)
     plugin.install()
     first = EngineArgs.create_engine_config
     plugin.install()  # vLLM does so
     assert EngineArgs.create_engine_config is first
-    assert AsyncEngineArgs(PROCESSOR).create_engine_config(usage_context="all") == "the configuration for all"
+    assert AsyncEngineArgs(*processors).create_engine_config(usage_context="all") == "the configuration for all"
 
 
 def test_a_process_without_engine_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,28 +8,23 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from logitport import Client, Request, ServerUnavailable, StateLost
 from logitport.session.connection import frame_connection
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
-from tests.client.conftest import Script
+from tests.client.scripted import VOCAB, Script, zeros
 from tests.client.session.transports.scripted_server import scripted_server
+from tests.client.session.transports.test_local_replies import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-VOCAB = 4
 RECONNECT_SECONDS = 120.0
 SHORT = 0.2
 READ_ROW_0 = {"edits": processing_pb2.StepEdits(logits_rows=bytes(4))}
-
-
-def zeros() -> np.ndarray[Any, Any]:
-    return np.zeros((1, VOCAB), np.float32)
 
 
 def correct(session: int, frame: Any) -> dict[str, Any]:
@@ -177,26 +172,6 @@ def test_a_frame_that_takes_long_is_not_sent_to_another_server(kind: str) -> Non
 
 
 @pytest.mark.usefixtures("short_margin")
-def test_a_poll_without_a_reply_is_repeated_on_a_new_connection() -> None:
-    polls: list[int] = []
-
-    def answer(session: int, frame: Any) -> dict[str, Any] | None:
-        if session == 0 and frame.HasField("add") and not frame.add.requests:
-            polls.append(session)
-            return None
-        reply = Silence("add", STATED)(1, frame)
-        if frame.HasField("add"):
-            reply["added"].pending = b"\1" * len(frame.add.requests)
-        return reply
-
-    with scripted_server(answer) as port, Client(f"127.0.0.1:{port}") as client:
-        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
-        session.begin_add([Request([1])])
-        assert session.poll() == []
-        assert (polls, session.reconnects) == ([0], 1)
-
-
-@pytest.mark.usefixtures("short_margin")
 def test_logits_without_a_reply_fail_only_their_request() -> None:
     def answer(frame: Any) -> dict[str, Any]:
         return READ_ROW_0 if frame.HasField("step") else Script.correct(frame)
@@ -210,38 +185,24 @@ def test_logits_without_a_reply_fail_only_their_request() -> None:
 
 
 @pytest.mark.usefixtures("short_margin")
-@pytest.mark.parametrize("stated", [{}, {"step_deadline_seconds": 0.0}, {"step_deadline_seconds": float("nan")}])
-def test_a_server_that_states_no_deadline(stated: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "stated", [{}, *({"step_deadline_seconds": seconds} for seconds in (0.0, float("nan"), 1000.0))]
+)
+def test_the_timeout_of_the_client_is_for_servers_that_state_no_deadline_or_a_later_one(
+    stated: dict[str, float],
+) -> None:
     """For example a server with processors that may take any time."""
-    with scripted_server(Silence("step", stated)) as port, Client(f"127.0.0.1:{port}", timeout=0.6) as client:
-        session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
-        handle = session.add(Request([1]))
-        with pytest.raises(ServerUnavailable, match=r"within 0\.6 s; the session is closed"):
-            session.step({handle: [2]}).apply(zeros())
-        assert session.reconnects == 0
-
-
-@pytest.mark.usefixtures("short_margin")
-def test_a_timeout_of_the_client_that_is_shorter() -> None:
-    stated = {"step_deadline_seconds": 1000.0}
     with scripted_server(Silence("step", stated)) as port, Client(f"127.0.0.1:{port}", timeout=0.6) as client:
         session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
         handle = session.add(Request([1]))
         with pytest.raises(ServerUnavailable, match=r"within 0\.6 s"):
             session.step({handle: [2]}).apply(zeros())
+        assert session.reconnects == 0
 
 
-class Beside:
-    target = "nowhere:1"
-    max_message_bytes = 1 << 30
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("limit", "error"), [(SHORT, ServerUnavailable), (1000.0, ServerUnavailable)])
+@pytest.mark.parametrize("limit", [SHORT, 1000.0])
 @pytest.mark.parametrize("waits", ["receive", "receive_region", "send"])
-def test_a_local_transport_without_a_reply(waits: str, limit: float, error: type[Exception]) -> None:
+def test_a_local_transport_without_a_reply(waits: str, limit: float) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         local = LocalTransport(ours, Beside(), 0.5, 1 << 30)  # type: ignore[arg-type]
@@ -249,7 +210,7 @@ def test_a_local_transport_without_a_reply(waits: str, limit: float, error: type
         frame = processing_pb2.SessionRequest(seq=2)
         frame.step.new_token_ids = bytes((1 << 24) if waits == "send" else 4)
         receive = local.receive if waits != "receive_region" else lambda: local.receive_region(8)
-        with pytest.raises(error):
+        with pytest.raises(ServerUnavailable):
             _ = local.send(frame), receive()  # type: ignore[func-returns-value]
         local.close()
 
@@ -299,13 +260,6 @@ def test_a_local_transport_that_is_not_accepted_in_time(tmp_path: Path, monkeypa
             with pytest.raises(ServerUnavailable, match="no local transport"):
                 client.session(vocab_size=VOCAB, transport="local", reconnect_seconds=0)
     assert sessions[:3] == [0, 1, 1]
-
-
-def test_a_session_of_a_closed_client() -> None:
-    client = Client("127.0.0.1:1")
-    client.close()
-    with pytest.raises(ServerUnavailable, match="is closed; create another client"):
-        client.session(vocab_size=VOCAB)
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -19,26 +19,13 @@ from logitport import (
     StateLost,
 )
 from logitport.errors import to_proto
+from logitport.session.connection import frame_channel
 from logitport_proto import common_pb2, processing_pb2
-from tests.client.scripted import VOCAB, edits_reply, failure, int32, kinds, zeros
+from tests.client.scripted import VOCAB, Script, edits_reply, failure, int32, kinds, zeros
+from tests.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def test_frames_are_numbered_from_one(opened: Any) -> None:
-    session, script = opened()
-    handle = session.add(Request([1]))
-    session.step({handle: [2]}).apply(zeros())
-    session.remove(handle)
-    assert kinds(script) == ["open", "add", "step", "remove"]
-    assert [frame.seq for frame in script.frames] == [1, 2, 3, 4]
-
-
-def test_a_session_without_requests_is_true(opened: Any) -> None:
-    session, _ = opened()
-    assert not len(session)
-    assert session
 
 
 @pytest.mark.parametrize("rows", [-1, 1.5, "2", None])
@@ -50,6 +37,7 @@ def test_a_buffer_with_an_invalid_number_of_rows(opened: Any, rows: Any) -> None
 
 def test_slots_are_reused_with_another_generation(opened: Any) -> None:
     session, _ = opened()
+    assert session, "also without requests"
     first, second = session.add(Request()), session.add(Request())
     session.remove(first)
     third = session.add(Request())
@@ -138,16 +126,21 @@ def test_edits_are_returned_and_not_applied(opened: Any) -> None:
     pending.apply(zeros(2))
 
 
+def differs_once(script: Any, *slots: int) -> None:
+    """Make the server reply NEED_SYNC to one step, for these slots."""
+    differs = LogitportError("differs", code=LogitportError.NEED_SYNC)
+    answers = iter([edits_reply(failures=[failure(slot, differs) for slot in slots])])
+    script.answer = lambda frame: (
+        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
+    )
+
+
 def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None:
     session, script = opened()
     prompt, params, drafts = [1, 2], {"token_ids": [1]}, [3]
     handle = session.add(Request(prompt, processors=[("disallowed_tokens", params)]))
     first = common_pb2.Request.FromString(script.frames[-1].add.requests[0].request.SerializeToString())
-    differs = edits_reply(failures=[failure(0, LogitportError("differs", code=LogitportError.NEED_SYNC))])
-    answers = iter([differs])
-    script.answer = lambda frame: (
-        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
-    )
+    differs_once(script, 0)
     pending = session.step({handle: []}, drafts={handle: drafts})
     prompt.append(9)
     params["token_ids"].append(9)
@@ -161,13 +154,7 @@ def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None
 def test_large_requests_are_sent_again_in_several_frames(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1], [2] * 600_000)) for _ in range(3)]
-    differs = edits_reply(
-        failures=[failure(slot, LogitportError("differs", code=LogitportError.NEED_SYNC)) for slot in range(3)]
-    )
-    answers = iter([differs])
-    script.answer = lambda frame: (
-        next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
-    )
+    differs_once(script, 0, 1, 2)
     session.step(dict.fromkeys(handles, ())).apply(zeros(3))
     again = [frame.add for frame in script.frames[5:] if frame.HasField("add")]
     assert [len(frame.requests) for frame in again] == [2, 1]
@@ -227,15 +214,7 @@ def test_after_close(opened: Any) -> None:
 # Steps
 
 
-def test_a_step_is_applied_once(opened: Any) -> None:
-    session, _ = opened()
-    pending = session.step({session.add(Request()): []})
-    pending.apply(zeros())
-    with pytest.raises(InvalidArgument, match="applied already"):
-        pending.apply(zeros())
-
-
-def test_a_step_cannot_be_finished_after_another_is_begun(opened: Any) -> None:
+def test_a_step_is_applied_once_and_not_after_another_is_begun(opened: Any) -> None:
     session, _ = opened()
     handle = session.add(Request())
     first = session.step({handle: []})
@@ -243,6 +222,8 @@ def test_a_step_cannot_be_finished_after_another_is_begun(opened: Any) -> None:
     with pytest.raises(InvalidArgument, match="another step was begun"):
         first.apply(zeros())
     second.apply(zeros())
+    with pytest.raises(InvalidArgument, match="applied already"):
+        second.apply(zeros())
 
 
 def test_requests_may_be_added_and_removed_between_a_step_and_its_logits(opened: Any) -> None:
@@ -308,42 +289,16 @@ def test_failures_are_reported_by_handle(opened: Any) -> None:
 # Histories that differ
 
 
-def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable[[Any], dict[str, Any]]:
-    """Script of a server that replies NEED_SYNC once for slots 0 and 1, and refuses some of the repeated requests."""
-    synced: set[int] = set()
-
-    def answer(frame: Any) -> dict[str, Any]:
-        if frame.WhichOneof("frame") == "add":
-            slots = [entry.slot for entry in frame.add.requests]
-            synced.update(slot for slot in slots if slot not in refusals)
-            refused = [failure(slot, refusals[slot]) for slot in slots if slot in refusals]
-            chains = [processing_pb2.AdmittedChain()] * len(slots)
-            added = processing_pb2.RequestsAdded(failures=refused, reads_logits=bytes(len(slots)), chains=chains)
-            return {"added": added}
-        if frame.WhichOneof("frame") == "step":
-            slots = [
-                slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced
-            ]
-            return edits_reply(
-                failures=[failure(slot, LogitportError("differs", code=LogitportError.NEED_SYNC)) for slot in slots]
-            )
-        return script.correct(frame)
-
-    return answer
-
-
 def test_histories_that_differ_are_sent_again(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1])) for _ in range(3)]
-    script.answer = with_reconnect(script, {})
+    differs_once(script, 0, 1)
     result = session.step({handle: [2, 3] for handle in handles}).apply(zeros(3))
     assert result.failures == {}
     assert kinds(script)[4:] == ["step", "add", "step"]
     again, step = script.frames[-2].add, script.frames[-1].step
-    assert [(entry.slot, entry.request.output_ids) for entry in again.requests] == [
-        (0, int32(2, 3)),
-        (1, int32(2, 3)),
-    ]
+    sent = [(entry.slot, entry.request.output_ids) for entry in again.requests]
+    assert sent == [(0, int32(2, 3)), (1, int32(2, 3))]
     assert step.base_lengths == int32(3, 3, 3)
     assert step.new_token_ids == b""
 
@@ -351,7 +306,18 @@ def test_histories_that_differ_are_sent_again(opened: Any) -> None:
 def test_a_history_that_is_refused_again_fails_only_its_request(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1])) for _ in range(3)]
-    script.answer = with_reconnect(script, {1: StateLost("state is gone")})
+    differs_once(script, 0, 1)
+    answer = script.answer
+
+    def refuse(frame: Any) -> dict[str, Any]:
+        reply = answer(frame)
+        if frame.HasField("add"):
+            reply["added"].failures.append(failure(1, StateLost("state is gone")))
+        if len(script.frames) == 7:  # the step again
+            reply["edits"].failures.append(failure(1, NotFound("no request")))
+        return reply
+
+    script.answer = refuse
     result = session.step({handle: [2] for handle in handles}).apply(zeros(3), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {handles[1]: StateLost}
 
@@ -359,9 +325,78 @@ def test_a_history_that_is_refused_again_fails_only_its_request(opened: Any) -> 
 def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
     session, script = opened()
     first, second = session.add(Request([1])), session.add(Request([1]))
-    script.answer = with_reconnect(script, {})
+    differs = edits_reply(failures=[failure(0, LogitportError("differs", code=LogitportError.NEED_SYNC))])
+    differs_once(script, 0, 1)
+    answer = script.answer
     pending = session.step({first: [], second: []})
     session.remove(first)
+    script.answer = lambda frame: (
+        differs if frame.HasField("step") and script.frames[-2].HasField("add") else answer(frame)
+    )
     result = pending.apply(zeros(2), check=False)
     assert [entry.slot for entry in script.frames[-2].add.requests] == [second.slot]
     assert {handle: type(error) for handle, error in result.failures.items()} == {first: LogitportError}
+
+
+FORWARD_PASS, AT_ONCE = 0.005, 0.00001
+
+
+class LeftReplies(Script):
+    """A transport that counts the replies that are left to its thread. The thread may receive them before the engine.
+
+    Attributes:
+        left: number of replies.
+        take_early: receives a reply, as the transport's thread does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.take_early: Any = None
+
+    def leave_reply(self, *_: Any) -> None:
+        self.left += 1
+
+    def on_readable(self, take_early: Any) -> None:
+        self.take_early = take_early
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(100.0)
+    monkeypatch.setattr(frame_channel, "_clock", clock)
+    return clock
+
+
+def test_steps_that_are_applied_at_once_are_not_left_to_the_thread(opened: Any, clock: Clock) -> None:
+    session, script = opened(LeftReplies())
+    handle = session.add(Request())
+    for _ in range(5):
+        pending = session.step({handle: [1]})
+        clock.now += AT_ONCE
+        pending.apply(zeros())
+    assert script.left == 1, "the first one"
+
+
+def test_overlapped_steps_are_left_to_the_thread_again(opened: Any, clock: Clock) -> None:
+    session, script = opened(LeftReplies())
+    handle = session.add(Request())
+    session.step({handle: [1]}).apply(zeros())
+    for _ in range(5):
+        pending = session.step({handle: [1]})
+        clock.now += FORWARD_PASS
+        if script.left > 1:
+            assert script.take_early()
+            assert pending.result is not None
+        pending.apply(zeros())
+    assert script.left == 5, "all but the first overlapped one, and the one before"
+
+
+def test_a_step_that_was_superseded(opened: Any, clock: Clock) -> None:
+    session, script = opened(LeftReplies())
+    handle = session.add(Request())
+    session.step({handle: [1]})
+    clock.now += FORWARD_PASS
+    session.step({handle: [2]}).apply(zeros())
+    assert script.left == 2
+    assert not script.take_early(), "no reply is left"

@@ -13,20 +13,15 @@ from logitport.session import Session
 from logitport.session.failover import moves
 from logitport.session.failover.moves import OtherServer
 from logitport_proto import processing_pb2
-from tests.client.conftest import Script
-from tests.client.scripted import VOCAB, failure, int32, kinds
+from tests.client.scripted import VOCAB, Script, failure, int32, kinds
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from logitport.session import PendingRequest
+
 SHOULD_MOVE = {"edits": processing_pb2.StepEdits(should_move=True)}
-
-
-def all_pending(frame: Any) -> processing_pb2.RequestsAdded:
-    count = len(frame.add.requests)
-    chains = [processing_pb2.AdmittedChain()] * count
-    return processing_pb2.RequestsAdded(reads_logits=bytes(count), pending=b"\1" * count, chains=chains)
 
 
 class Fleet:
@@ -46,15 +41,9 @@ class Fleet:
         self.next: list[Script] = []
         self.settled: list[bool] = []
         self.restore: Callable[[], dict[str, LogitportError]] = dict
-        self.session = Session(
-            lambda _: self.next.pop(0) if self.next else self.first,
-            processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32"),
-            timeout=5,
-            local="grpc",
-            with_torch=False,
-            elsewhere=self._find,
-            **options,
-        )
+        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+        options |= {"timeout": 5, "local": "grpc", "with_torch": False, "elsewhere": self._find}
+        self.session = Session(lambda _: self.next.pop(0) if self.next else self.first, opening, **options)
         self.handles = [self.session.add(Request([1])) for _ in range(2)]
 
     def step(self) -> None:
@@ -113,6 +102,20 @@ def refusing(kind: str, error: LogitportError) -> Script:
     return script
 
 
+def begin_pending(fleet: Fleet) -> PendingRequest:
+    """Begin to admit a request, which stays pending on the first server."""
+    first = fleet.first.answer
+
+    def answer(frame: Any) -> dict[str, Any]:
+        reply = first(frame)
+        if frame.HasField("add") and frame.add.in_background:
+            reply["added"].pending = b"\1" * len(frame.add.requests)
+        return reply
+
+    fleet.first.answer = answer
+    return fleet.session.begin_add([Request([1])])[0]
+
+
 def test_the_session_moves_with_all_requests(fleet: Fleet) -> None:
     other = Script()
     attempt(fleet, other)
@@ -169,11 +172,7 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
         return Script.correct(frame)
 
     other.answer = answer
-    first = fleet.first.answer
-    fleet.first.answer = lambda frame: (
-        {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
-    )
-    pending = fleet.session.begin_add([Request([1])])[0]
+    pending = begin_pending(fleet)
     attempt(fleet, other)
     assert fleet.settled == [False]
     assert [handle.reads_logits for handle in fleet.handles] == [False, False]
@@ -181,34 +180,28 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
 
 
 def test_pending_admissions_move(fleet: Fleet) -> None:
-    first = fleet.first.answer
-    fleet.first.answer = lambda frame: (
-        {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
-    )
-    pending = fleet.session.begin_add([Request([1])])[0]
+    pending = begin_pending(fleet)
     attempt(fleet, Script())
     assert fleet.settled == [True]
     assert pending.result(0) is pending.candidate
     assert len(fleet.session) == 3
 
 
-def test_registrations_come_first(fleet: Fleet) -> None:
-    other = Script()
-    seen: list[Any] = []
-    fleet.restore = lambda: seen.append(kinds(other)) or {}  # type: ignore[func-returns-value]
-    attempt(fleet, other)
-    assert seen == [["open"]]
+@pytest.mark.parametrize("answers", [True, False])
+def test_registrations_come_first_and_must_be_answered(fleet: Fleet, answers: bool) -> None:
+    other, seen = Script(), []
 
-
-def test_a_registry_that_does_not_answer(fleet: Fleet) -> None:
     def restore() -> dict[str, LogitportError]:
-        raise ServerUnavailable("no answer", timed_out=True)
+        seen.append(kinds(other))
+        if not answers:
+            raise ServerUnavailable("no answer", timed_out=True)
+        return {}
 
-    fleet.restore, other = restore, Script()
-    fleet.others = [other]
-    fleet.step_until(lambda: other.closed)
-    assert kinds(other) == ["open"]
-    assert not fleet.first.closed
+    fleet.restore, fleet.others = restore, [other]
+    fleet.step_until(lambda: fleet.settled or other.closed)
+    assert seen == [["open"]]
+    assert fleet.first.closed == answers
+    assert other.closed != answers
 
 
 @pytest.mark.parametrize("error", [None, ServerUnavailable("none")])

@@ -14,7 +14,7 @@ import pytest
 from logitport import Client, Request
 from logitport.session.failover import stopped_servers
 from logitport.session.failover.stopped_servers import StoppedServerWatch
-from tests.client.conftest import Script
+from tests.client.scripted import Script
 from tests.client.session.transports.scripted_server import scripted_server
 from tests.waiting import wait_until
 

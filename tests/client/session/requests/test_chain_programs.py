@@ -40,6 +40,10 @@ class Server:
         return processing_pb2.Programs(programs=reply)
 
 
+def chains(vocab_size: int = 100, mode: Any = "all", *, with_torch: bool = True, **options: Any) -> ChainPrograms:
+    return ChainPrograms(vocab_size, ProgramTrust(mode), with_torch=with_torch, **options)
+
+
 def handle(*params: dict[str, Any]) -> Handle:
     return Handle(0, 0, Request([1], processors=[("name", one) for one in params]))
 
@@ -50,14 +54,14 @@ def chain(*programs: Program | None) -> processing_pb2.AdmittedChain:
 
 
 def test_each_program_is_fetched_once() -> None:
-    chains, server = ChainPrograms(100, ProgramTrust("all"), with_torch=True), Server(MIN_P, TEMPERATURE)
+    made, server = chains(), Server(MIN_P, TEMPERATURE)
     one = handle({"min_p": 0.5}, {"token_ids": [1]}, {})
-    chains.bind(one, chain(MIN_P, None, TEMPERATURE), server)
+    made.bind(one, chain(MIN_P, None, TEMPERATURE), server)
     assert [(call.verified.program.name, call.values) for call in one.programs] == [
         ("min_p", (0.5,)),
         ("temperature", (1.0,)),
     ]
-    chains.bind(handle({"min_p": 1}), chain(MIN_P), server)
+    made.bind(handle({"min_p": 1}), chain(MIN_P), server)
     assert server.requested == [[MIN_P.digest, TEMPERATURE.digest]]
 
 
@@ -73,7 +77,7 @@ def test_programs_that_do_not_fit_into_one_reply() -> None:
         return server(digests)
 
     one = handle({"min_p": 0.5}, {}, {})
-    ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(one, chain(MIN_P, TEMPERATURE, other), fetch)
+    chains().bind(one, chain(MIN_P, TEMPERATURE, other), fetch)
     assert [call.verified.program for call in one.programs] == [MIN_P, TEMPERATURE, other]
     assert requested == [3, 1, 2, 1, 1]
 
@@ -81,23 +85,15 @@ def test_programs_that_do_not_fit_into_one_reply() -> None:
         raise LimitExceeded("one is too large")
 
     with pytest.raises(LimitExceeded, match="one is too large"):
-        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(MIN_P), refuse)
+        chains().bind(handle({}), chain(MIN_P), refuse)
 
 
 def test_a_wrong_digest_is_shown_in_one_line() -> None:
     forged = processing_pb2.AdmittedChain(processors=["key"], programs=["\n\x1b[2J" * 1000])
     with pytest.raises(InvalidArgument) as refused:
-        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), forged, Server(reply=[b""]))
+        chains().bind(handle({}), forged, Server(reply=[b""]))
     assert refused.value.message.isprintable()
     assert len(refused.value.message) < 200
-
-
-def test_a_chain_without_programs() -> None:
-    server, one = Server(), handle({})
-    ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(
-        one, processing_pb2.AdmittedChain(processors=["key"]), server
-    )
-    assert (one.programs, server.requested) == ((), [])
 
 
 UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
@@ -116,79 +112,78 @@ UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
 def test_programs_that_are_refused(program: Program, reply: Any, error: Any, message: str) -> None:
     one = handle({"min_p": 0.5})
     with pytest.raises(error, match=message):
-        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(one, chain(program), Server(program, reply=reply))
+        chains().bind(one, chain(program), Server(program, reply=reply))
     assert one.programs == ()
 
 
-def test_a_chain_of_another_length() -> None:
+def test_the_length_of_a_chain_and_its_parameters_are_checked() -> None:
     with pytest.raises(LogitportError, match="2 programs for a chain of 1"):
-        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(MIN_P, None), Server(MIN_P))
-
-
-def test_parameters_are_checked_here_too() -> None:
+        chains().bind(handle({}), chain(MIN_P, None), Server(MIN_P))
     with pytest.raises(InvalidArgument, match="min_p"):
-        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+        chains().bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+
+
+def sums(count: int) -> Program:
+    write = build.Writer()
+    slow = write("logits")
+    for _ in range(count):
+        slow = write("cumsum", slow, axis=1)
+    return write.verified(name="slow").program
 
 
 @pytest.mark.parametrize("with_torch", [True, False])
 def test_programs_that_may_take_long_are_left_to_the_server(with_torch: bool, caplog: pytest.LogCaptureFixture) -> None:
-    chains = ChainPrograms(151_936, ProgramTrust("all"), with_torch=with_torch)
-    write = build.Writer()
-    slow = write("logits")
-    for _ in range(500):
-        slow = write("cumsum", slow, axis=1)
-    one, program = handle({}), write.verified(name="slow").program
+    made = chains(151_936, with_torch=with_torch)
+    one, program = handle({}), sums(500)
     server = Server(program)
     for _ in range(2):
         with pytest.raises(LeftToServer):
-            chains.bind(one, chain(program), server)
+            made.bind(one, chain(program), server)
     assert server.requested == [[program.digest]]
     (record,) = caplog.records
     assert "the server is to run a program: program 'slow' may take" in record.message
-    chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))
+    made.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))
 
 
 def test_a_program_may_be_too_slow_for_numpy_alone() -> None:
-    program = build.top_k(50).program
-    ChainPrograms(151_936, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(program), Server(program))
+    program = sums(100)
+    chains(151_936).bind(handle({}), chain(program), Server(program))
     with pytest.raises(LeftToServer):
-        ChainPrograms(151_936, ProgramTrust("all"), with_torch=False).bind(handle({}), chain(program), Server(program))
+        chains(151_936, with_torch=False).bind(handle({}), chain(program), Server(program))
 
 
 @pytest.mark.parametrize(
     ("mode", "with_torch", "expected"), [("all", True, True), ("off", True, False), ("all", False, False)]
 )
 def test_the_runtime_is_imported_in_the_background(mode: Any, with_torch: bool, expected: bool) -> None:
-    thread = ChainPrograms(100, ProgramTrust(mode), with_torch=with_torch).prepare()
+    thread = chains(mode=mode, with_torch=with_torch).prepare()
     assert (thread is not None) == expected
     if thread is not None:
         thread.join()
 
 
 def test_a_runtime_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The first program raises the error again."""
+    """The first program raises the error again. Nothing is prepared before torch is imported."""
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "torch")
+        assert chains().prepare() is None
     monkeypatch.setitem(sys.modules, "logitport_programs.runtime", None)
     caplog.set_level("DEBUG", "logitport.session.requests.chain_programs")
-    thread = ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare()
+    thread = chains().prepare()
     assert thread is not None
     thread.join()  # an error in a thread would be a warning, which fails
     assert "the runtime of programs could not be imported: ModuleNotFoundError" in caplog.text
 
 
-def test_nothing_is_prepared_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch")
-    assert ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare() is None
-
-
 def test_the_number_of_kept_programs_is_limited() -> None:
-    chains = ChainPrograms(10_000, ProgramTrust("all"), with_torch=True)
+    made = chains(10_000)
     programs = [build.top_k(k).program for k in range(1, _MAX_KEPT + 2)]
     server = Server(*programs)
     for program in programs:
-        chains.bind(handle({}), chain(program), server)
-    chains.bind(handle({}), chain(programs[-1]), server)
+        made.bind(handle({}), chain(program), server)
+    made.bind(handle({}), chain(programs[-1]), server)
     assert len(server.requested) == _MAX_KEPT + 1
-    chains.bind(handle({}), chain(programs[0]), server)
+    made.bind(handle({}), chain(programs[0]), server)
     assert len(server.requested) == _MAX_KEPT + 2
 
 
@@ -202,12 +197,12 @@ def test_a_session_prepares_programs(server: RunningServer, monkeypatch: pytest.
 def test_the_programs_of_a_step_may_take_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """All requests of an engine wait for a step."""
     monkeypatch.setattr(chain_programs, "check_cost", lambda *_, **__: 150.0)
-    chains, server = ChainPrograms(100, ProgramTrust("all"), with_torch=True, rows=4), Server(MIN_P)
+    made, server = chains(rows=4), Server(MIN_P)
     held = [handle({"min_p": 0.1}) for _ in range(4)]
     for one in held[:3]:
-        chains.bind(one, chain(MIN_P), server, held)
+        made.bind(one, chain(MIN_P), server, held)
     with pytest.raises(LeftToServer):
-        chains.bind(held[3], chain(MIN_P), server, held)
+        made.bind(held[3], chain(MIN_P), server, held)
     assert held[3].programs == ()
-    chains.bind(held[0], chain(MIN_P), server, held)  # sent again
-    chains.bind(held[3], chain(MIN_P), server, held[2:])  # after others were removed
+    made.bind(held[0], chain(MIN_P), server, held)  # sent again
+    made.bind(held[3], chain(MIN_P), server, held[2:])  # after others were removed

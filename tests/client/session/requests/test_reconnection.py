@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pytest
 
 from logitport import (
@@ -24,66 +23,30 @@ from logitport import (
     StateLost,
 )
 from logitport.errors import to_proto
-from logitport.session import Session
 from logitport.session.requests.session_requests import SessionRequests
-from logitport_proto import common_pb2, processing_pb2
+from logitport_proto import processing_pb2
+from tests.client.scripted import VOCAB, Script, Servers, failure, zeros
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-VOCAB = 4
 READ_ROW_0 = {"edits": processing_pb2.StepEdits(logits_rows=bytes(4))}
 
 
-class Servers:
-    """Scripted servers: each connection reaches the next one."""
-
-    def __init__(self, script: Any, count: int, **options: Any) -> None:
-        self.scripts = [script() for _ in range(count)]
-        self._unused: Iterator[Any] = iter(self.scripts)
-        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-        self.session = Session(
-            lambda _: next(self._unused), opening, timeout=5, local="grpc", with_torch=False, **options
-        )
-
-    def answer_steps(self, answer: dict[str, Any]) -> None:
-        for script in self.scripts:
-            script.answer = lambda frame, correct=script.correct: answer if frame.HasField("step") else correct(frame)
-
-    def kinds(self, which: int) -> list[str | None]:
-        return [frame.WhichOneof("frame") for frame in self.scripts[which].frames]
-
-
-@pytest.fixture
-def servers(opened: Any) -> Callable[..., Servers]:
-    return lambda count, **options: Servers(type(opened()[1]), count, **options)
-
-
-def end_server(script: Any) -> None:
-    script.refuse_to_send = ServerUnavailable("gone")
-
-
-def zeros() -> np.ndarray[Any, Any]:
-    return np.zeros((1, VOCAB), np.float32)
-
-
-def test_the_next_server_gets_the_number_of_requests_that_follow(servers: Any) -> None:
-    two = servers(2)
+def test_the_next_server_gets_the_number_of_requests_that_follow() -> None:
+    two = Servers(2)
     handles = [two.session.add(Request([1])) for _ in range(3)]
     two.session.remove(handles.pop())
     two.session.step({handles[0]: [2]}).apply(zeros())
-    end_server(two.scripts[0])
+    two.end(0)
     two.session.step({handles[0]: [2]}).apply(zeros())
     assert [script.frames[0].open.expected_requests for script in two.scripts] == [0, 2]
 
 
-def test_logits_are_not_sent_to_a_server_that_lacks_their_step(servers: Any) -> None:
-    two = servers(2)
+def test_logits_are_not_sent_to_a_server_that_lacks_their_step() -> None:
+    two = Servers(2)
     two.answer_steps(READ_ROW_0)
     pending = two.session.step({two.session.add(Request([1])): [2]})
     with pytest.raises(InvalidArgument, match="apply"):
         pending.edits()
-    end_server(two.scripts[0])
+    two.end(0)
     two.session.add(Request())
     pending.apply(zeros())
     assert two.kinds(0) == ["open", "add", "step"]
@@ -91,25 +54,23 @@ def test_logits_are_not_sent_to_a_server_that_lacks_their_step(servers: Any) -> 
     assert two.scripts[1].frames[1].add.requests[0].request.output_ids == b"\2\0\0\0"
 
 
-def test_a_step_is_finished_on_a_newer_connection(servers: Any) -> None:
-    two = servers(2)
+def test_a_step_is_finished_on_a_newer_connection() -> None:
+    two = Servers(2)
     handle = two.session.add(Request([1]))
-    end_server(two.scripts[0])
+    two.end(0)
     pending = two.session.step({handle: [2]})
     two.session.add(Request())
     pending.apply(zeros())
     assert two.kinds(1) == ["open", "add", "add", "step"]
 
 
-def test_a_server_that_ends_while_histories_are_sent_again(servers: Any) -> None:
-    two = servers(2)
+def test_a_server_that_ends_while_histories_are_sent_again() -> None:
+    two = Servers(2)
     handle = two.session.add(Request([1]))
 
     def request_history(frame: Any) -> dict[str, Any]:
-        end_server(two.scripts[0])
-        differs = common_pb2.Failure(
-            slot=handle.slot, error=to_proto(LogitportError("differs", code=LogitportError.NEED_SYNC))
-        )
+        two.end(0)
+        differs = failure(handle.slot, LogitportError("differs", code=LogitportError.NEED_SYNC))
         return {"edits": processing_pb2.StepEdits(failures=[differs])}
 
     two.scripts[0].answer = request_history
@@ -118,10 +79,10 @@ def test_a_server_that_ends_while_histories_are_sent_again(servers: Any) -> None
     assert two.kinds(1)[-1] == "step"
 
 
-def test_a_closed_session_does_not_reconnect(servers: Any) -> None:
-    two = servers(2)
+def test_a_closed_session_does_not_reconnect() -> None:
+    two = Servers(2)
     handle = two.session.add(Request([1]))
-    end_server(two.scripts[0])
+    two.end(0)
     pending = two.session.step({handle: [2]})
     two.session.close()
     with pytest.raises(SessionClosed):
@@ -129,20 +90,20 @@ def test_a_closed_session_does_not_reconnect(servers: Any) -> None:
     assert two.scripts[1].frames == []
 
 
-def test_unsent_logits_are_sent_to_the_next_server(servers: Any) -> None:
-    two = servers(2)
+def test_unsent_logits_are_sent_to_the_next_server() -> None:
+    two = Servers(2)
     two.answer_steps(READ_ROW_0)
     handle = two.session.add(Request([1]))
     pending = two.session.step({handle: [2]})
     pending._synchronized_answer()
-    end_server(two.scripts[0])
+    two.end(0)
     assert pending.apply(zeros()).failures == {}
     assert two.kinds(0) == ["open", "add", "step"]
     assert two.kinds(1) == ["open", "add", "step", "logits"]
 
 
-def test_edits_that_are_received_twice_are_applied_once(servers: Any) -> None:
-    two = servers(2)
+def test_edits_that_are_received_twice_are_applied_once() -> None:
+    two = Servers(2)
     edits = RowEdits()
     edits.bias([3], [1.0])
     biased = Edits.pack([(1, edits)], VOCAB).to_proto()
@@ -150,32 +111,32 @@ def test_edits_that_are_received_twice_are_applied_once(servers: Any) -> None:
     handles = [two.session.add(Request([1])) for _ in range(2)]
     pending = two.session.step(dict.fromkeys(handles, ()))
     pending._synchronized_answer()
-    end_server(two.scripts[0])
-    logits = np.zeros((2, VOCAB), np.float32)
+    two.end(0)
+    logits = zeros(2)
     pending.apply(logits)
     assert logits[1].tolist() == [0, 0, 0, 1]
 
 
-def test_requests_lose_their_state_once_logits_were_sent(servers: Any) -> None:
-    two = servers(2)
+def test_requests_lose_their_state_once_logits_were_sent() -> None:
+    two = Servers(2)
     handles = [two.session.add(Request([1])) for _ in range(2)]
 
     def take_logits_and_end(frame: Any) -> dict[str, Any]:
         if frame.HasField("logits"):
-            end_server(two.scripts[0])
+            two.end(0)
             raise ServerUnavailable("gone")
         return READ_ROW_0 if frame.HasField("step") else two.scripts[0].correct(frame)
 
     two.scripts[0].answer = take_logits_and_end
-    result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    result = two.session.step(dict.fromkeys(handles, ())).apply(zeros(2), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {handles[0]: StateLost}
     two.session.step({handles[1]: [2]}).apply(zeros())
     again = [frame.add for frame in two.scripts[1].frames if frame.HasField("add")]
     assert [request.slot for frame in again for request in frame.requests] == [handles[1].slot]
 
 
-def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
-    two = servers(2)
+def test_a_name_is_sent_again_as_its_digest_at_admission() -> None:
+    two = Servers(2)
     digest = "ab" * 32
 
     def with_chains(frame: Any) -> dict[str, Any]:
@@ -186,78 +147,57 @@ def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
 
     two.scripts[0].answer = with_chains
     two.session.add(Request(processors=[("team/x", {}), ("thinking_budget", {})]))
-    end_server(two.scripts[0])
+    two.end(0)
     two.session.add(Request())
     (again,) = two.scripts[1].frames[1].add.requests
     named = [(call.processor.WhichOneof("by"), call.processor.digest) for call in again.request.processors]
     assert named == [("digest", digest), ("builtin", "")]
 
 
-def test_servers_that_end_again_at_once(servers: Any) -> None:
-    four = servers(4, reconnect_seconds=20.0)
+def test_servers_that_end_again_at_once() -> None:
+    four = Servers(4, reconnect_seconds=20.0)
     handle = four.session.add(Request([1]))
-    for script in four.scripts[:2]:
-        end_server(script)
+    four.end(0, 1)
     four.scripts[2].answer = lambda frame: (
-        end_server(four.scripts[2]) or four.scripts[2].correct(frame)  # type: ignore[func-returns-value]
+        four.end(2) or four.scripts[2].correct(frame)  # type: ignore[func-returns-value]
     )
     four.session.step({handle: [2]}).apply(zeros())
     assert [four.kinds(which) for which in (1, 2, 3)] == [[], ["open"], ["open", "add", "step"]]
     assert four.session.reconnects == 2  # no session was ever opened on the second
 
 
-def test_a_connection_that_is_lost_while_the_session_is_opened(opened: Any) -> None:
-    scripts = [type(opened()[1])() for _ in range(3)]
-    for script in scripts[:2]:
-        script.answer = lost_connection
-    session = open_on(scripts, reconnect_seconds=20.0)
+def test_a_connection_that_is_lost_while_the_session_is_opened() -> None:
+    def lost(frame: Any) -> dict[str, Any]:
+        raise ServerUnavailable("Connection reset by peer", was_connected=True)
+
+    scripts = [Script() for _ in range(3)]
+    scripts[0].answer = scripts[1].answer = lost
+    session = Servers(scripts, reconnect_seconds=20.0).session
     handle = session.add(Request([1]))
     assert session.step({handle: [2]}).apply(zeros()).failures == {}
     assert session.reconnects == 0
     assert [len(script.frames) for script in scripts] == [1, 1, 3]
 
-
-def test_a_connection_that_is_lost_while_the_session_is_opened_for_too_long(opened: Any) -> None:
-    scripts = [type(opened()[1])() for _ in range(3)]
-    for script in scripts:
-        script.answer = lost_connection
-    with pytest.raises(ServerUnavailable, match="could not be restored in time"):
-        open_on(scripts)
-    assert [len(script.frames) for script in scripts] == [1, 1, 0]
-    assert scripts[1].closed
+    again = [Script() for _ in range(3)]
+    again[0].answer = again[1].answer = lost
+    with pytest.raises(ServerUnavailable, match="in time"):
+        Servers(again)
+    assert [len(script.frames) for script in again] == [1, 1, 0]
+    assert again[1].closed
 
 
-def open_on(scripts: list[Any], **options: Any) -> Session:
-    unused = iter(scripts)
-    opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-    return Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)
-
-
-def lost_connection(frame: Any) -> dict[str, Any]:
-    raise ServerUnavailable("Connection reset by peer", was_connected=True)
-
-
-def test_without_a_connection_opening_raises_at_once(opened: Any) -> None:
-    scripts = [type(opened()[1])() for _ in range(2)]
-    end_server(scripts[0])
-    with pytest.raises(ServerUnavailable, match="gone"):
-        open_on(scripts, reconnect_seconds=1e9)
-    assert scripts[1].frames == []
-
-
-@pytest.mark.parametrize("error", [ServerUnavailable])
-def test_a_server_that_is_lost_while_requests_are_restored(servers: Any, error: type[LogitportError]) -> None:
+def test_a_server_that_is_lost_while_requests_are_restored() -> None:
     """The server has a session without its requests, which must not be used."""
     failing = [True, False]
 
     def restore() -> dict[str, LogitportError]:
         if failing.pop(0):
-            raise error("no answer")
+            raise ServerUnavailable("no answer")
         return {}
 
-    four = servers(4, restore=restore)
+    four = Servers(4, restore=restore)
     handle = four.session.add(Request([1]))
-    end_server(four.scripts[0])
+    four.end(0)
     pending = four.session.step({handle: [2]})
     with pytest.raises(ServerUnavailable, match="no answer"):
         pending.apply(zeros())
@@ -267,10 +207,10 @@ def test_a_server_that_is_lost_while_requests_are_restored(servers: Any, error: 
     assert four.kinds(2) == ["open", "add", "step"]
 
 
-def test_histories_that_are_not_answered_are_sent_to_the_next_server(servers: Any) -> None:
-    three = servers(3, reconnect_seconds=20.0)
+def test_histories_that_are_not_answered_are_sent_to_the_next_server() -> None:
+    three = Servers(3, reconnect_seconds=20.0)
     handle = three.session.add(Request([1]))
-    end_server(three.scripts[0])
+    three.end(0)
     correct = three.scripts[1].correct
 
     def answer(frame: Any) -> dict[str, Any]:
@@ -283,38 +223,26 @@ def test_histories_that_are_not_answered_are_sent_to_the_next_server(servers: An
     assert three.kinds(2) == ["open", "add", "step"]
 
 
-def test_a_server_without_room_for_the_session(servers: Any) -> None:
+def test_a_server_without_room_for_the_session() -> None:
     """It may still hold the session that was lost, or the next connection may be to another server."""
     refusals: list[bool] = []
-    three = servers(3, reconnect_seconds=20.0, refused=lambda: refusals.append(True))
+    three = Servers(3, reconnect_seconds=20.0, refused=lambda: refusals.append(True))
     handle = three.session.add(Request([1]))
-    end_server(three.scripts[0])
+    three.end(0)
     three.scripts[1].refuse_to_send = LimitExceeded("all sessions are taken")
     assert three.session.step({handle: [2]}).apply(zeros()).failures == {}
     assert three.kinds(2) == ["open", "add", "step"]
     assert refusals == [True], "the server that was lost refused nothing"
 
 
-def test_zero_reconnect_seconds_means_one_attempt(servers: Any) -> None:
-    three = servers(3)
-    handle = three.session.add(Request([1]))
-    for script in three.scripts[:2]:
-        end_server(script)
-    with pytest.raises(ServerUnavailable):
-        three.session.step({handle: [2]}).apply(zeros())
-    assert three.scripts[2].frames == []
-
-
-def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
+def test_the_error_of_a_refused_registration_is_reported() -> None:
     digests = ["ab" * 32, "cd" * 32]
-    two = servers(2, restore=lambda: {digests[0]: AccessDenied("not here")})
+    two = Servers(2, restore=lambda: {digests[0]: AccessDenied("not here")})
     handles = [two.session.add(Request(processors=[(digest, {})])) for digest in digests]
-    end_server(two.scripts[0])
+    two.end(0)
 
     def lacks_all_processors(frame: Any) -> dict[str, Any]:
-        failures = [
-            common_pb2.Failure(slot=handle.slot, error=to_proto(NotFound("no such digest"))) for handle in handles
-        ]
+        failures = [failure(handle.slot, NotFound("no such digest")) for handle in handles]
         if frame.HasField("add"):
             chains = [processing_pb2.AdmittedChain()] * 2
             return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2), chains=chains)}
@@ -322,15 +250,14 @@ def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
 
     opened = two.scripts[1].correct
     two.scripts[1].answer = lacks_all_processors
-    result = two.session.step(dict.fromkeys(handles, ())).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    result = two.session.step(dict.fromkeys(handles, ())).apply(zeros(2), check=False)
     assert [type(result.failures[handle]) for handle in handles] == [AccessDenied, NotFound]
 
 
-def test_a_later_call_finds_a_server_that_started_too_late(servers: Any) -> None:
-    four = servers(4)
+def test_a_later_call_finds_a_server_that_started_too_late() -> None:
+    four = Servers(4)
     handle = four.session.add(Request([1]))
-    for script in four.scripts[:3]:
-        end_server(script)
+    four.end(0, 1, 2)
     pending = four.session.step({handle: [2]})
     for _ in range(2):
         with pytest.raises(ServerUnavailable, match="could not be restored in time"):
@@ -339,23 +266,10 @@ def test_a_later_call_finds_a_server_that_started_too_late(servers: Any) -> None
     assert four.scripts[3].frames[1].add.requests[0].request.output_ids == b"\2\0\0\0"
 
 
-def test_closing_a_session_without_a_server(servers: Any) -> None:
-    two = servers(2)
-    handle = two.session.add(Request([1]))
-    for script in two.scripts:
-        end_server(script)
-    pending = two.session.step({handle: [2]})
-    with pytest.raises(ServerUnavailable):
-        pending.apply(zeros())
-    two.session.close()
-    with pytest.raises(SessionClosed):
-        pending.apply(zeros())
-
-
-def test_a_server_that_refuses_the_session_at_first(servers: Any) -> None:
-    three = servers(3)
+def test_a_server_that_refuses_the_session_at_first() -> None:
+    three = Servers(3)
     handle = three.session.add(Request([1]))
-    end_server(three.scripts[0])
+    three.end(0)
     three.scripts[1].answer = lambda frame: {"error": to_proto(LimitExceeded("max_sessions"))}
     pending = three.session.step({handle: [2]})
     with pytest.raises(LimitExceeded):
@@ -363,22 +277,22 @@ def test_a_server_that_refuses_the_session_at_first(servers: Any) -> None:
     assert pending.apply(zeros()).failures == {}
 
 
-def test_only_a_request_that_is_too_large_for_the_next_server_fails(servers: Any) -> None:
-    two = servers(2)
+def test_only_a_request_that_is_too_large_for_the_next_server_fails() -> None:
+    two = Servers(2)
     large, small = two.session.add(Request([1], [2] * 5_000_000)), two.session.add(Request([1]))
-    end_server(two.scripts[0])
+    two.end(0)
     correct = two.scripts[1].correct
 
     def answer(frame: Any) -> dict[str, Any]:
         if len(frame.SerializeToString()) > 1_000_000:
             return {"error": to_proto(LimitExceeded("max_message_bytes"))}
         if frame.HasField("step"):
-            unknown = common_pb2.Failure(slot=large.slot, error=to_proto(NotFound("no request")))
+            unknown = failure(large.slot, NotFound("no request"))
             return {"edits": processing_pb2.StepEdits(failures=[unknown])}
         return dict(correct(frame))
 
     two.scripts[1].answer = answer
-    result = two.session.step({large: [2], small: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    result = two.session.step({large: [2], small: [2]}).apply(zeros(2), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {large: LimitExceeded}
 
 

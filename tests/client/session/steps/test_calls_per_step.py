@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, Request
-from tests.client.conftest import Script
+from tests.client.scripted import Script
 from tests.client.session.transports.scripted_server import scripted_server
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -99,10 +98,3 @@ def test_a_region_without_a_descriptor(opened: Any) -> None:
     )
     with pytest.raises(LogitportError, match="no descriptor arrived"):
         session.logits_buffer(1)
-
-
-def test_no_thread_is_left_behind(opened: Any) -> None:
-    before = threading.active_count()
-    session, _ = opened()
-    session.close()
-    assert threading.active_count() == before

@@ -15,11 +15,11 @@ import pytest
 
 from logitport import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.servers.connection import channel_options
-from logitport.session.transports.embedded import EmbeddedTransport
+from logitport.session.transports.embedded_transport import EmbeddedTransport
+from logitport.session.transports.grpc_stream import GrpcStream
 from logitport.session.transports.local import LocalTransport
-from logitport.session.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session.embedded import EmbeddedHost
+from logitport_session.embedded import EmbeddedSessions
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def connect(
 ) -> Transport:
     transport: Transport
     if kind == "embedded":
-        transport = EmbeddedTransport(EmbeddedHost().frames(), max_message_bytes)
+        transport = EmbeddedTransport(EmbeddedSessions().frames(), max_message_bytes)
     else:
         transport = GrpcStream(channel, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
@@ -169,7 +169,9 @@ class RepliesDuringAPause:
 
 def test_a_reply_that_arrives_during_a_pause_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     replies = RepliesDuringAPause()
-    monkeypatch.setattr("logitport.session.transports.stream.time", Mock(monotonic=replies.clock, sleep=time.sleep))
+    monkeypatch.setattr(
+        "logitport.session.transports.grpc_stream.time", Mock(monotonic=replies.clock, sleep=time.sleep)
+    )
     channel = Mock(stream_stream=Mock(return_value=Mock(return_value=replies)))
     transport = GrpcStream(channel, "there", _SECONDS)
     assert transport.receive() == b"reply"

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from logitport import Client, Request, ServerUnavailable
 from logitport.session.transports import trusted_socket
 from logitport_proto import processing_pb2
-from tests.client.conftest import Script
+from tests.client.scripted import Script
 from tests.client.session.transports.scripted_server import scripted_server
 from tests.waiting import SECONDS
 
@@ -62,9 +62,8 @@ class Victim:
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Victim]:
     """A victim with a socket that has the name, folder, mode and owner of a server's socket."""
-    program = Victim(tmp_path / "logitport-x" / "session.sock")
-    yield program
-    program.close()
+    with closing(Victim(tmp_path / "logitport-x" / "session.sock")) as program:
+        yield program
 
 
 @contextmanager
@@ -159,30 +158,22 @@ def test_the_user_of_a_peer() -> None:
 @pytest.mark.parametrize("name", ["logitport-x/agent.sock", "gnupg/session.sock"])
 def test_a_private_socket_of_another_program(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The sockets of an SSH or GPG agent lie in private folders of the same user."""
-    victim = Victim(tmp_path / name)
-    try:
-        with lying_server(victim.path) as port:
-            session_stays_on_grpc(f"127.0.0.1:{port}", caplog, "not the name of a server's socket")
-    finally:
-        victim.close()
+    with closing(Victim(tmp_path / name)) as victim, lying_server(victim.path) as port:
+        session_stays_on_grpc(f"127.0.0.1:{port}", caplog, "not the name of a server's socket")
     assert victim.received == b""
 
 
 def test_links_to_another_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    victim = Victim(tmp_path / "run" / "session.sock")
-    (tmp_path / "logitport-x").symlink_to(victim.path.parent)
-    try:
+    with closing(Victim(tmp_path / "run" / "session.sock")) as victim:
+        (tmp_path / "logitport-x").symlink_to(victim.path.parent)
         with lying_server(tmp_path / "logitport-x" / "session.sock") as port:
             session_stays_on_grpc(f"127.0.0.1:{port}", caplog, "logitport-x")
-    finally:
-        victim.close()
     assert victim.received == b""
 
 
 def test_a_folder_that_is_replaced_after_it_was_checked(
     victim: Victim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Victim(tmp_path / "run" / "session.sock")
     check = trusted_socket._check_folder
 
     def check_and_replace(folder: Path, descriptor: int) -> None:
@@ -192,11 +183,12 @@ def test_a_folder_that_is_replaced_after_it_was_checked(
         victim.path = tmp_path / "logitport-y" / "session.sock"
 
     monkeypatch.setattr(trusted_socket, "_check_folder", check_and_replace)
-    try:
-        with lying_server(victim.path) as port, Client(f"127.0.0.1:{port}") as client:
-            client.session(vocab_size=4, transport="local").close()
-    finally:
-        other.close()
+    with (
+        closing(Victim(tmp_path / "run" / "session.sock")) as other,
+        lying_server(victim.path) as port,
+        Client(f"127.0.0.1:{port}") as client,
+    ):
+        client.session(vocab_size=4, transport="local").close()
     assert other.received == b""
 
 

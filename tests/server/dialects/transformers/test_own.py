@@ -14,6 +14,7 @@ from transformers import LogitsProcessorList
 from logitport import History, StateLost
 from logitport_session.dialects import RequestContext, make_dialect
 from logitport_session.dialects.transformers import instances
+from tests.tiers import examples
 from tests.transformers_processors import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
@@ -35,7 +36,7 @@ def test_the_table_names_existing_classes() -> None:
 
 
 @every_case
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_rows_equal_those_of_transformers(case: Case, data: st.DataObject) -> None:
     processor, params = case.shipped

@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from logitport import History, InvalidArgument, PayloadError
-from logitport_session.dialects import RequestContext
+from logitport_session.dialects import RequestContext, make_dialect
 from logitport_session.dialects.vllm import objects
 from logitport_session.dialects.vllm.objects import check_constructor, construct, sampling_params
+from logitport_session.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
+from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsProcessor as SlotLogitsProcessor,
+)
 
 CONTEXT = RequestContext("r", History([1]), {}, 32, "a/tokenizer", (7,), 5)
 
@@ -121,21 +125,22 @@ def test_a_constructor_that_vllm_could_not_call() -> None:
     assert construct(with_tokenizer, CONTEXT).tokenizer == "t"
 
 
-class Nothing:
-    """A class without a constructor."""
+@pytest.mark.parametrize(
+    ("base", "arguments"),
+    [
+        (LogitsProcessor, "vllm_config, device, is_pin_memory"),
+        (AdapterLogitsProcessor, "vllm_config, device, is_pin_memory"),
+        (SlotLogitsProcessor, "vllm_config, req_states"),
+    ],
+)
+def test_a_constructor_with_too_few_arguments(base: Any, arguments: str) -> None:
+    class TakesOne(base):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None: ...
 
+        def apply(self, logits: Any, ctx: Any = None) -> Any: ...
 
-class TakesOne:
-    def __init__(self, config: Any) -> None: ...
-
-
-@pytest.mark.parametrize("cls", [Nothing, TakesOne])
-def test_a_constructor_with_too_few_arguments(cls: type) -> None:
-    with pytest.raises(PayloadError, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)$") as refused:
-        check_constructor(cls)
-    assert "partial" not in str(refused.value)
-    with pytest.raises(PayloadError, match=r"define __init__\(self, vllm_config, req_states\)$"):
-        check_constructor(Nothing, ("vllm_config", "req_states"))
+    with pytest.raises(PayloadError, match=rf"define __init__\(self, {arguments}\)$"):
+        make_dialect(TakesOne, "its name", shipped=True)
 
 
 def test_a_constructor_that_raises() -> None:
@@ -149,14 +154,9 @@ def test_a_constructor_that_raises() -> None:
 
 def test_a_shipped_instance_is_copied() -> None:
     shipped = StoresArguments([1], None, False)
-    check_constructor(shipped)
     made = construct(shipped, CONTEXT)
-    assert made is not shipped
     made.config.append(2)
     assert shipped.config == [1]
-
-
-def test_an_instance_that_cannot_be_copied() -> None:
     with pytest.raises(PayloadError, match="ship the class"):
         construct(StoresArguments((n for n in [1]), None, False), CONTEXT)
 

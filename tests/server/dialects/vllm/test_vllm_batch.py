@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from logitport_session.dialects.vllm.vllm_batch import Changes, VllmBatch
 from logitport_session.stubs.vllm.v1.sample.logits_processor import (
@@ -13,9 +14,10 @@ from logitport_session.stubs.vllm.v1.sample.logits_processor import (
     MoveDirectionality,
     process_dict_updates,
 )
+from tests.tiers import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 HISTORIES = 10_000
 
@@ -28,68 +30,38 @@ class Request:
     sparse: int | None
 
 
-def follow(before: str, now: str, renewed: str = "") -> tuple[list[int], list[tuple[int, str]], list[Any]]:
-    """The changes from one batch to another, of requests with names of one letter."""
+@pytest.mark.parametrize(
+    ("before", "now", "renewed", "changes"),
+    [
+        ("", "ab", "", Changes(added=[(0, "a"), (1, "b")])),
+        ("a", "abc", "", Changes(added=[(1, "b"), (2, "c")])),
+        # Added rows replace removed ones, in increasing order; the rest is appended.
+        ("abcd", "ebfd", "", Changes(added=[(0, "e"), (2, "f")])),
+        ("abc", "adce", "", Changes(added=[(1, "d"), (3, "e")])),
+        # Other empty indices are filled from the highest index, or removed at the end.
+        ("abcde", "edc", "", Changes(moved=[(4, 0, False), (3, 1, False)])),
+        ("abcd", "db", "", Changes(removed=[2], moved=[(3, 0, False)])),
+        ("abcd", "ab", "", Changes(removed=[3, 2])),
+        ("abcd", "", "", Changes(removed=[3, 2, 1, 0])),
+        # Swaps put rows in order, also those that were just added.
+        ("abc", "cab", "", Changes(moved=[(0, 2, True), (1, 2, True)])),
+        ("abc", "dca", "", Changes(added=[(1, "d")], moved=[(0, 1, True), (1, 2, True)])),
+        # A renewed request is removed and added.
+        ("abc", "abc", "b", Changes(added=[(1, "b")])),
+        ("abc", "ac", "bc", Changes(removed=[2], added=[(1, "c")])),
+        ("a", "ab", "b", Changes(added=[(1, "b")])),
+        ("a", "a", "b", None),
+        ("ab", "ab", "", None),
+        ("", "", "", None),
+    ],
+)
+def test_the_changes_are_those_of_vllm(before: str, now: str, renewed: str, changes: Changes[str] | None) -> None:
     batch: VllmBatch[str] = VllmBatch()
-    letters = {letter: letter for letter in {*before, *now}}
-    batch.follow([letters[letter] for letter in before])
+    batch.follow([*before])
     for letter in renewed:
-        batch.renew(letters[letter])
-    changes = batch.follow([letters[letter] for letter in now])
-    assert changes is not None
-    return changes.removed, changes.added, changes.moved
-
-
-def test_adds_are_appended() -> None:
-    assert follow("", "ab") == ([], [(0, "a"), (1, "b")], [])
-    assert follow("a", "abc") == ([], [(1, "b"), (2, "c")], [])
-
-
-def test_adds_replace_what_was_removed_in_increasing_order() -> None:
-    assert follow("abcd", "ebfd") == ([], [(0, "e"), (2, "f")], [])
-
-
-def test_surplus_adds_are_appended_after_that() -> None:
-    assert follow("abc", "adce") == ([], [(1, "d"), (3, "e")], [])
-
-
-def test_surplus_removes_are_condensed_from_the_highest_index() -> None:
-    assert follow("abcde", "edc") == ([], [], [(4, 0, False), (3, 1, False)])
-
-
-def test_empty_indices_at_the_end_are_removed() -> None:
-    assert follow("abcd", "db") == ([2], [], [(3, 0, False)])
-    assert follow("abcd", "ab") == ([3, 2], [], [])
-    assert follow("abcd", "") == ([3, 2, 1, 0], [], [])
-
-
-def test_swaps_put_rows_in_order() -> None:
-    assert follow("abc", "cab") == ([], [], [(0, 2, True), (1, 2, True)])
-
-
-def test_an_add_at_an_index_that_is_also_moved() -> None:
-    assert follow("abc", "dca") == ([], [(1, "d")], [(0, 1, True), (1, 2, True)])
-
-
-def test_a_request_that_is_renewed_is_removed_and_added() -> None:
-    assert follow("abc", "abc", "b") == ([], [(1, "b")], [])
-    assert follow("abc", "ac", "bc") == ([2], [(1, "c")], [])
-
-
-def test_nothing_changed() -> None:
-    batch: VllmBatch[str] = VllmBatch()
-    assert batch.follow([]) is None
-    batch.follow(["a", "b"])
-    assert batch.follow(["a", "b"]) is None
-    assert len(batch) == 2
-
-
-def test_renewing_an_unknown_request_changes_nothing() -> None:
-    batch: VllmBatch[str] = VllmBatch()
-    batch.follow(["a"])
-    batch.renew("b")
-    assert batch.follow(["a"]) is None
-    assert batch.follow(["a", "b"]) == Changes(added=[(1, "b")])
+        batch.renew(letter)
+    assert batch.follow([*now]) == changes
+    assert len(batch) == len(now)
 
 
 def test_after_clear_all_requests_are_added() -> None:
@@ -155,35 +127,14 @@ class Dense:
                 self.at[target] = self.at.pop(source)
 
 
-def cases_in(changes: Changes[Request] | None, before: Sequence[Request]) -> Iterator[str]:
-    """Names of the error-prone cases that occur in these changes."""
-    if changes is None:
-        yield "nothing"
-        return
-    at = dict(enumerate(before)) | dict(changes.added)
-    added = {index for index, _ in changes.added}
-    for source, target, swaps in changes.moved:
-        yield "swap" if swaps else "one way"
-        if {source, target} & added and (added & set(range(len(before)))):
-            yield "an add that replaces an index that is also moved"
-        if swaps:
-            if (at[source].sparse is None) != (at[target].sparse is None):
-                yield "a swap with state on one side"
-            at[source], at[target] = at[target], at[source]
-        else:
-            at[target] = at.pop(source)
-
-
 def test_every_history_leaves_all_state_on_the_right_request() -> None:
-    cases: Counter[str] = Counter()
-    for history in histories(HISTORIES):
+    for history in histories(examples(HISTORIES)):
         batch: VllmBatch[Request] = VllmBatch()
-        dense, sparse, before = Dense(), dict[int, int](), list[Request]()
+        dense, sparse = Dense(), dict[int, int]()
         for requests, renewed in history:
             for request in renewed:
                 batch.renew(request)
             changes = batch.follow(requests)
-            cases.update(cases_in(changes, before))
             update = as_update(changes, len(requests))
             if update is not None:
                 dense.update(update)
@@ -192,6 +143,3 @@ def test_every_history_leaves_all_state_on_the_right_request() -> None:
             process_dict_updates(sparse, update, lambda request, *_: request.sparse)
             assert dense.at == dict(enumerate(requests))
             assert sparse == {index: one.sparse for index, one in enumerate(requests) if one.sparse is not None}
-            before = requests
-    assert len(cases) == 5
-    assert min(cases.values()) > HISTORIES / 2

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -15,27 +10,23 @@ import pytest
 
 from logitport import EditProcessor, History, LimitExceeded
 from logitport_server.executors.calls.domain_workers import DomainWorkers
-from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.remote_dialect import RemoteDialect
 from logitport_server.executors.calls.worker import Deadlines, Worker
-from logitport_server.executors.worker_processes.worker_process import WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.worker import messages, replies
-from logitport_server.worker.output import Output
-from logitport_server.worker.serve import serve
+from logitport_server.worker import messages, packing
 from logitport_session.dialects import RequestContext
-from logitport_session.dialects.base import by_row
-from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost, is_retryable
+from logitport_session.dialects.failures import WorkerLost
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
+from tests.server.executors.thread_workers import fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
-    from logitport_runner.process_executor import ProcessExecutor
     from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
@@ -54,35 +45,10 @@ class Biases(EditProcessor):
             edits.bias(ids, np.ones(len(ids)))
 
 
-class OnThread(WorkerProcess):
-    """A worker on a thread of this process, so that it has the limit of this test."""
-
-    def kill(self) -> None:
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def request_stack(self) -> None:
-        """The signal would go to this process."""
-
-
-def fork() -> Future[WorkerProcess]:
-    server_end, worker_end = socket.socketpair()
-    ended: Future[int] = Future()
-
-    def run_worker() -> None:
-        with worker_end, suppress(OSError):
-            serve(worker_end, Output())
-        ended.set_result(1)
-
-    threading.Thread(target=run_worker, daemon=True).start()
-    forked: Future[WorkerProcess] = Future()
-    forked.set_result(OnThread(server_end, os.pidfd_open(os.getpid()), ended))
-    return forked
-
-
 @pytest.fixture
 def worker(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(replies, "MAX_EDITS_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(packing, "MAX_WORKER_EDITS_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr("logitport_server.executors.calls.worker.MAX_WORKER_EDITS_BYTES", LIMIT_BYTES)
     domain = ship(Biases).domain
     worker = Worker(domain, lambda _: Mock(fork=fork), DEADLINES, Quarantine(1, DEADLINES.call))
     yield worker
@@ -126,16 +92,6 @@ def test_a_row_that_does_not_fit_fails_alone(worker: Worker, ship: Ship) -> None
     assert not worker.quarantine.failures
 
 
-def test_the_error_can_be_retried_with_fewer_rows(worker: Worker, ship: Ship) -> None:
-    assert is_retryable(ReplyTooLarge("too large"))
-    dialect = RemoteDialect(ship(Biases), DomainWorkers(lambda: worker))
-    context = RequestContext("r", History([1]), {}, VOCAB)
-    states = [dialect.start(context, {"ids": 300}) for _ in range(2)]
-    with pytest.raises(ReplyTooLarge):
-        dialect.edit(states)
-    assert by_row(dialect.edit(states[:1]), 1)[0]
-
-
 @pytest.mark.parametrize(
     ("size_bytes", "expected", "reason"),
     [
@@ -154,17 +110,3 @@ def test_a_worker_that_lies_about_the_size_is_ended(
     with pytest.raises(WorkerLost, match=reason):
         raise errors[0]
     assert worker.quarantine.failures == 1
-
-
-def test_with_the_limit_of_a_server(workers: ProcessExecutor, ship: Ship) -> None:
-    """Four rows that fit two at a time, and one that does not fit alone."""
-    vocab_size, failures = 1 << 20, workers.quarantine.failures
-    dialect: Any = workers.host(ship(Biases, tenant="large"))
-    process = dialect.worker.process(60.0)
-    fits, too_large = {"ids": vocab_size, "times": 3}, {"ids": vocab_size, "times": 9}
-    outcome = step(dialect, [fits, too_large, fits, fits, fits], vocab_size)
-    assert {slot: type(failure.error) for slot, failure in outcome.failures.items()} == {1: LimitExceeded}
-    assert f"the limit is {64 << 20} bytes" in outcome.failures[1].error.message
-    assert sorted(outcome.edits) == [0, 2, 3, 4]
-    assert dialect.worker.process(60.0) is process
-    assert workers.quarantine.failures == failures

@@ -58,36 +58,37 @@ class TestMemory:
         assert [validated.has("p", [number]) for number in (b"1", b"2", b"3")] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_equal_parameters_are_checked_once_for_all_sessions(workers: ProcessExecutor, ship: Ship) -> None:
     source = ship(AcceptsOnce, tenant="once")
     for _ in range(3):
-        workers.host(source).validate({"n": 1}, {})
+        workers.load(source).validate({"n": 1}, {})
 
 
 def test_sampling_parameters_that_the_check_does_not_get_make_no_difference(
     workers: ProcessExecutor, ship: Ship
 ) -> None:
     """Engines complete them after the front end's check."""
-    dialect = workers.host(ship(AcceptsOnce, tenant="sampling"))
+    dialect = workers.load(ship(AcceptsOnce, tenant="sampling"))
     dialect.validate({"n": 1}, {})
     dialect.validate({"n": 1}, {"max_tokens": 7})
 
 
 def test_a_refusal_is_not_remembered(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.host(ship(AcceptsOnce, tenant="refusal"))
+    dialect = workers.load(ship(AcceptsOnce, tenant="refusal"))
     for message in ("bad", "checked before"):
         with pytest.raises(InvalidArgument, match=message):
             dialect.validate({"bad": 1}, {})
 
 
 def test_other_parameters_another_class_and_another_tenant_are_checked(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect: Any = workers.host(ship(AcceptsOnce, tenant="other"))
+    dialect: Any = workers.load(ship(AcceptsOnce, tenant="other"))
     dialect.validate({"n": 1}, {})
     dialect.validate({"n": 2}, {})
     assert len(dialect._admission._workers.validated) == 2
-    workers.host(ship(AcceptsOnceToo, tenant="other")).validate({"n": 1}, {})
+    workers.load(ship(AcceptsOnceToo, tenant="other")).validate({"n": 1}, {})
     assert len(dialect._admission._workers.validated) == 3
-    stranger: Any = workers.host(ship(AcceptsOnce, tenant="stranger"))
+    stranger: Any = workers.load(ship(AcceptsOnce, tenant="stranger"))
     assert len(stranger._admission._workers.validated) == 0
     stranger.validate({"n": 1}, {})
     assert len(stranger._admission._workers.validated) == 1

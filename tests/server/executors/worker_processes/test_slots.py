@@ -5,28 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import EditProcessor, History, LimitExceeded, RowEdits, payload
-from logitport_runner.process_executor import ProcessExecutor
-from logitport_sandbox import LAYERS
-from logitport_server.executors.calls.worker import Deadlines
+from logitport import EditProcessor, LimitExceeded, RowEdits
 from logitport_server.executors.worker_processes.slots import WorkerSlots
-from logitport_session.dialects import RequestContext
-from logitport_session.dialects.base import by_row
-from logitport_session.processor_sources.source import Source
 from logitport_session.trust.principals import Party, TrustDomain
+from tests.server.lent_workers import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from logitport import EditRequest
+    from logitport_runner.process_executor import ProcessExecutor
 
-    MakeExecutor = Callable[[int], ProcessExecutor]
+    MakeExecutor = Callable[..., ProcessExecutor]
 
-VOCAB = 64
 SECONDS = 60.0
 
 
@@ -35,11 +30,6 @@ class CountsTokens(EditProcessor):
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.bias([0], [float(len(request.history))])
-
-
-class OtherCode(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.bias([0], [-1.0])
 
 
 class FakeWorker:
@@ -76,9 +66,9 @@ def test_free_slots_are_lent_and_given_back_to_their_owner() -> None:
     slots.acquire(FakeWorker("late", "2"), 0.0)
     assert held(slots) == ["greedy/2", "greedy/3", "late/", "late/2"]  # the least recently used ones have ended
     assert [worker.ends for worker in greedy] == [1, 1, 0, 0]
-    with pytest.raises(LimitExceeded, match=r"4 workers are in use, 2 of them by this principal \(its share: 2\)"):
+    with pytest.raises(LimitExceeded, match=r"4 .* 2 .* principal \(its share: 2\)"):
         slots.acquire(FakeWorker("late", "3"), 0.0)
-    with pytest.raises(LimitExceeded, match=r"by this principal \(its share: 2\), 0 of them by this tenant"):
+    with pytest.raises(LimitExceeded, match=r"0 .* tenant"):
         slots.acquire(greedy[0], 0.0)
 
 
@@ -91,16 +81,8 @@ def test_the_principal_most_above_its_share_gives_way() -> None:
 
 def test_more_principals_than_slots() -> None:
     slots = filled(2, FakeWorker("a"), FakeWorker("b"))
-    with pytest.raises(LimitExceeded, match=r"2 workers are in use, 0 of them by this principal \(its share: 1\)"):
+    with pytest.raises(LimitExceeded, match=r"2 .* 0 .* principal \(its share: 1\)"):
         slots.acquire(FakeWorker("c"), 0.0)
-
-
-def test_idle_workers_are_ended_first() -> None:
-    used, idle, other = FakeWorker("a", used=1.0), FakeWorker("a", "2", used=2.0), FakeWorker("b")
-    slots = filled(3, used, idle, other)
-    idle.in_use = False
-    slots.acquire(FakeWorker("c"), 0.0)
-    assert (used.ends, idle.ends, other.ends) == (0, 1, 0)
 
 
 def test_idle_workers_are_ended_even_for_a_principal_at_its_share() -> None:
@@ -183,48 +165,14 @@ def test_a_share_is_due_when_the_calls_end() -> None:
     assert (busy[0].ends, late.ends) == (1, 0)
 
 
-@pytest.fixture
-def executor_of() -> Iterator[MakeExecutor]:
-    """Starts executors with real workers; the argument is --max-workers."""
-    executors = []
-    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-
-    def start(max_workers: int) -> ProcessExecutor:
-        deadlines = Deadlines(SECONDS, 200.0)
-        executor = ProcessExecutor(deadlines, quarantine_after=1, max_workers=max_workers, without=missing)
-        executors.append(executor)
-        executor.ready()
-        return executor
-
-    yield start
-    for executor in executors:
-        executor.close()
-
-
-class Held:
-    """A processor that a session holds, with one request."""
-
-    def __init__(self, executor: ProcessExecutor, principal: str, tenant: str = "", code: Any = CountsTokens) -> None:
-        shipped = payload.parse(payload.dumps(code))
-        domain = TrustDomain(principal, Party(principal, tenant), shipped.digest)
-        self.dialect = executor.host(Source(shipped.digest, payload=shipped, domain=domain))
-        self.state = self.dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {})
-
-    def step(self) -> float:
-        """Return the bias of the request."""
-        ((_, _, values),) = by_row(self.dialect.edit([self.state]), 1)[0]
-        assert values is not None
-        return float(values[0])
-
-
-def test_a_principal_takes_its_share_from_a_greedy_one(executor_of: MakeExecutor) -> None:
-    executor = executor_of(3)
-    greedy = [Held(executor, "greedy", str(number)) for number in range(3)]
-    late = Held(executor, "late")
+def test_a_principal_takes_its_share_from_a_greedy_one(make_executor: MakeExecutor) -> None:
+    executor = make_executor(max_workers=3)
+    greedy = [Held(executor, "greedy", CountsTokens, str(number)) for number in range(3)]
+    late = Held(executor, "late", CountsTokens)
     assert late.step() == 2.0
     assert executor.running == 3
     with pytest.raises(LimitExceeded, match="3 workers are in use"):  # the share of "late" is 1
-        Held(executor, "late", "2")
+        Held(executor, "late", CountsTokens, "2")
     with pytest.raises(LimitExceeded):
         greedy[0].step()
     assert [request.step() for request in greedy[1:]] == [2.0, 2.0]
@@ -232,22 +180,13 @@ def test_a_principal_takes_its_share_from_a_greedy_one(executor_of: MakeExecutor
     assert executor.running == 3
 
 
-def test_requests_of_an_ended_worker_are_rebuilt(executor_of: MakeExecutor) -> None:
-    executor = executor_of(2)
-    first, second = Held(executor, "greedy", "1"), Held(executor, "greedy", "2")
-    late = Held(executor, "late")
+def test_requests_of_an_ended_worker_are_rebuilt(make_executor: MakeExecutor) -> None:
+    executor = make_executor(max_workers=2)
+    first, second = Held(executor, "greedy", CountsTokens, "1"), Held(executor, "greedy", CountsTokens, "2")
+    late = Held(executor, "late", CountsTokens)
     with pytest.raises(LimitExceeded):
         first.step()
     assert (second.step(), late.step()) == (2.0, 2.0)
     del late
     assert first.step() == 2.0  # in the slot of the idle worker
     assert executor.quarantine.failures == 0
-
-
-def test_without_authentication_codes_are_the_parties(executor_of: MakeExecutor) -> None:
-    executor = executor_of(2)
-    greedy = [Held(executor, "", "greedy", code) for code in (CountsTokens, OtherCode)]
-    late = Held(executor, "", "late")
-    assert late.step() == 2.0
-    assert executor.running == 2
-    assert greedy[1].step() == -1.0

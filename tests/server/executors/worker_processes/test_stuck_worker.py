@@ -51,7 +51,7 @@ def a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def error_of(executor: ProcessExecutor, source: Source, how: str) -> ProcessorFailed:
     try:
-        dialect = executor.host(source)
+        dialect = executor.load(source)
         state: Any = dialect.start(RequestContext("r", History([1]), {}, 8), {"how": how})
         dialect.edit([state])
     except ProcessorFailed as error:
@@ -67,15 +67,9 @@ def test_the_error_names_the_line(
 ) -> None:
     error = error_of(impatient, ship(Sticks, tenant=f"engine {how}"), how)
     assert f" of test_stuck_worker.py, in {function}" in error.message
+    assert f"# stuck in {how}" in error.remote_traceback
     assert '", line ' in error.remote_traceback
     assert f", in {function}\n" in error.remote_traceback
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("a_slow_machine")
-def test_the_author_sees_the_source_line(impatient: ProcessExecutor, ship: Callable[..., Source]) -> None:
-    error = error_of(impatient, ship(Sticks), "C")
-    assert "# stuck in C" in error.remote_traceback
 
 
 @pytest.mark.slow

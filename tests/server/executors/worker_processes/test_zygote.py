@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from logitport_server.executors.calls.worker import Deadlines, Worker
 from logitport_server.executors.worker_processes.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, start
-from logitport_server.worker import zygote as zygote_process
+from logitport_server.worker import worker_zygote as zygote_process
 from logitport_server.worker.start import StartedZygote
 from tests.descriptors import descriptors
 from tests.waiting import SECONDS, wait_until
@@ -56,16 +57,20 @@ def send(control: socket.socket, event: messages.ZygoteEvent) -> None:
     control.send(messages.encode(event))
 
 
-def test_the_server_cannot_receive_the_workers_pidfd(ends: tuple[Zygote, socket.socket]) -> None:
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (messages.Forked, LimitExceeded),  # without the worker's pidfd, for which the server has no descriptor
+        (partial(messages.ForkFailed, reason="too many", lacks_descriptors=True), LimitExceeded),
+        (partial(messages.ForkFailed, reason="another reason"), WorkerGone),
+    ],
+)
+def test_a_fork_that_fails(ends: tuple[Zygote, socket.socket], event: Any, error: type[Exception]) -> None:
     zygote, control = ends
     forked = zygote.fork()
-    send(control, messages.Forked(requested(control)))
-    with pytest.raises(LimitExceeded, match="out of file descriptors"):
+    send(control, event(requested(control)))
+    with pytest.raises(error):
         forked.result(60)
-    again = zygote.fork()
-    send(control, messages.ForkFailed(requested(control), "another reason"))
-    with pytest.raises(WorkerGone, match="another reason"):
-        again.result(60)
 
 
 def test_its_end_is_logged_with_its_signal(
@@ -78,14 +83,6 @@ def test_its_end_is_logged_with_its_signal(
     control.close()
     wait_until(lambda: caplog.text)
     assert "the zygote of Python 3.11, which forks workers, was killed by SIGKILL, and all its workers" in caplog.text
-
-
-def test_the_zygote_has_no_descriptor(ends: tuple[Zygote, socket.socket]) -> None:
-    zygote, control = ends
-    forked = zygote.fork()
-    send(control, messages.ForkFailed(requested(control), "Too many open files", lacks_descriptors=True))
-    with pytest.raises(LimitExceeded, match="out of file descriptors"):
-        forked.result(60)
 
 
 def test_a_zygote_that_receives_no_descriptor_stays() -> None:
@@ -144,6 +141,7 @@ def test_workers_choose_the_core_as_the_server_does(monkeypatch: pytest.MonkeyPa
 def test_a_fork_that_fails_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     forker = WorkerForker.__new__(WorkerForker)
     forker._sessions = Mock()
+    forker._plan = Mock(own_users=False)
     monkeypatch.setattr(os, "fork", Mock(side_effect=OSError(errno.EAGAIN, "no process")))
     before = descriptors()
     with pytest.raises(OSError, match="no process"):

@@ -1,12 +1,14 @@
-"""Fixtures: front doors with real workers."""
+"""Front doors with real workers, and links whose answers the test gives."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
+from logitport_server.principal_process.link import Answer
 from tests.server.lent_workers import Lender, missing_layers
 
 if TYPE_CHECKING:
@@ -34,3 +36,39 @@ def lender_of(zygotes: WorkerZygotes) -> Iterator[Callable[..., Lender]]:
     yield start
     for lender in lenders:
         lender.close()
+
+
+class PlayedLink:
+    """A link whose answers the test gives.
+
+    Attributes:
+        calls: messages that wait for an answer, each with its future.
+        posted: messages without an answer.
+        answer: the answer to all further calls; None if the test sets them.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Future[Answer]]] = []
+        self.posted: list[Any] = []
+        self.answer: Any = None
+        self._handlers: dict[type[Any], Any] = {}
+
+    def handle(self, kind: type[Any], handler: Any) -> None:
+        self._handlers[kind] = handler
+
+    def begin(self, message: Any) -> Future[Answer]:
+        self.calls.append((message, Future()))
+        if self.answer is not None:
+            self.calls[-1][1].set_result(Answer(self.answer, []))
+        return self.calls[-1][1]
+
+    def post(self, message: Any) -> None:
+        self.posted.append(message)
+
+    def receive(self, message: Any) -> Any:
+        return self._handlers[type(message)](message, [])
+
+
+@pytest.fixture
+def link() -> Any:
+    return PlayedLink()

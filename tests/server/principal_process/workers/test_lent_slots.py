@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import EditProcessor, LimitExceeded
-from tests.server.lent_workers import Held, started
+from tests.server.lent_workers import CountsTokens, Held, started
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
     from tests.server.lent_workers import Lender
 
     LenderOf = Callable[..., Lender]
-
-
-class CountsTokens(EditProcessor):
-    """Its state is a function of the history."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.bias([0], [float(len(request.history))])
-
-
-class OtherCode(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.bias([0], [-1.0])
 
 
 class Sleeps(EditProcessor):
@@ -56,12 +43,9 @@ def test_a_principal_below_its_share_gets_the_slot_of_another(lender_of: LenderO
     late = Held(bob, "bob", CountsTokens)
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2, "bob": 1}
-    with pytest.raises(
-        LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"
-    ):
+    with pytest.raises(LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\)"):
         Held(bob, "bob", CountsTokens, "2")
-    text = "3 workers are in use, 2 of them by this principal (its share: 1), 0 of them by this tenant (its share: 1)"
-    with pytest.raises(LimitExceeded, match=re.escape(text)):
+    with pytest.raises(LimitExceeded, match=r"2 of them by this principal \(its share: 1\), 0 of them by this tenant"):
         greedy[0].step()
     assert [held.step() for held in greedy[1:]] == [2.0, 2.0]
     assert lender.service.quarantine.failures == 0
@@ -90,36 +74,6 @@ def test_the_own_idle_worker_ends_first(lender_of: LenderOf) -> None:
     assert slots_of(lender) == {"alice": 1, "bob": 1}
 
 
-def test_two_processes_of_a_principal_have_one_share(lender_of: LenderOf) -> None:
-    lender = lender_of(max_workers=2)
-    _, first = lender.principal("alice")
-    _, second = lender.principal("alice")
-    _, bob = lender.principal("bob")
-    held = [Held(first, "alice", CountsTokens), Held(second, "alice", CountsTokens)]
-    late = Held(bob, "bob", CountsTokens)
-    assert slots_of(lender) == {"alice": 1, "bob": 1}
-    (running, ended) = held if first.running else reversed(held)
-    with pytest.raises(LimitExceeded, match=r"2 workers are in use, 1 of them by this principal \(its share: 1\); try"):
-        ended.step()
-    assert (running.step(), late.step()) == (2.0, 2.0)
-
-
-def test_a_principals_slots_are_divided_among_its_tenants(lender_of: LenderOf) -> None:
-    lender = lender_of(max_workers=2)
-    _, alice = lender.principal("alice")
-    greedy = [Held(alice, "alice", code, "greedy") for code in (CountsTokens, OtherCode)]
-    late = Held(alice, "alice", CountsTokens, "late")
-    assert late.step() == 2.0
-    assert slots_of(lender) == {"alice": 2}
-    text = (
-        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 "
-        "of them by this processor (its share: 1)"
-    )
-    with pytest.raises(LimitExceeded, match=re.escape(text)):
-        greedy[0].step()
-    assert greedy[1].step() == -1.0
-
-
 def test_a_busy_worker_gives_way_after_its_call(lender_of: LenderOf) -> None:
     lender = lender_of(max_workers=2)
     _, alice = lender.principal("alice")
@@ -142,10 +96,7 @@ def test_a_worker_that_stays_in_calls_is_waited_for(lender_of: LenderOf) -> None
         held.dialect.worker.lock.acquire()
     slots = bob._slots
     worker = bob._new_worker(busy[0].source.domain, next(iter(bob.pythons)))
-    with (
-        worker.lock,
-        pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"),
-    ):
+    with worker.lock, pytest.raises(LimitExceeded, match="those above their share are in calls"):
         slots.acquire(worker, 0.2)
     for held in busy:
         held.dialect.worker.lock.release()

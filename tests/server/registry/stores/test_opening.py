@@ -26,12 +26,8 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_a_store() -> None:
-    store, _ = open_store(ServerConfig())
-    assert isinstance(store, MemoryStore)
-
-
 def test_a_folder_with_a_key(tmp_path: Path, key: Path) -> None:
+    assert isinstance(open_store(ServerConfig())[0], MemoryStore)
     store, seal = open_store(ServerConfig(store=str(tmp_path / "store"), store_key=key))
     assert isinstance(store, SqliteStore)
     assert seal.add("a", b"").startswith(b"hmac-sha256 ")
@@ -58,21 +54,16 @@ def test_a_new_key_and_the_old_one(tmp_path: Path, key: Path) -> None:
         ({"store": "{folder}/key"}, r"--store .*/key: .*exists"),
         ({"store": "{folder}/store", "store_key": "{folder}/missing"}, "--store-key .*/missing: .*No such file"),
         ({"store": "{folder}/store", "store_key": "{folder}/short"}, "--store-key .*/short: the key has 5 bytes"),
+        ({"store": "{folder}/damaged"}, "--store .*registry.db is damaged"),
     ],
 )
 def test_what_cannot_be_used(tmp_path: Path, key: Path, options: dict[str, Any], message: str) -> None:
     (tmp_path / "short").write_text("short")
+    (tmp_path / "damaged").mkdir(mode=0o700)
+    (tmp_path / "damaged" / "registry.db").write_text("hello")
     given = {name: value.replace("{folder}", str(tmp_path)) for name, value in options.items()}
     with pytest.raises(StartupError, match=message):
         open_store(ServerConfig(**given))
-
-
-def test_a_damaged_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    folder.mkdir(mode=0o700)
-    (folder / "registry.db").write_text("hello")
-    with pytest.raises(StartupError, match=r"--store .*registry.db is damaged: .*restore the folder from a backup"):
-        open_store(ServerConfig(store=str(folder)))
 
 
 def test_without_the_client_library(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from logitport_server.registry.stores.sqlite import DATABASE, SqliteStore
 from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -34,22 +35,12 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_values_survive_a_restart(folder: Path) -> None:
-    store = SqliteStore(folder)
+def test_values_survive_a_restart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    store = SqliteStore(folder.relative_to(folder.parent))
     assert values(store) == {"a": bytes(20_000)}
     store.close()
     assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
-
-
-def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    relative = (tmp_path / "store").relative_to(tmp_path)
-    store = SqliteStore(relative)
-    store.commit([Write("a", b"1")])
-    store.close()
-    reopened = SqliteStore(relative)
-    assert values(reopened) == {"a": b"1"}
-    reopened.close()
 
 
 def test_the_id_survives_a_restart_and_is_random(folder: Path, tmp_path: Path) -> None:
@@ -77,28 +68,44 @@ def test_a_folder_with_access_for_other_users(tmp_path: Path, mode: int) -> None
         SqliteStore(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 8192, b"hello" * 1000], ids=["empty", "zeros", "another file"])
-def test_another_file_is_never_an_empty_store(folder: Path, content: bytes) -> None:
-    (folder / DATABASE).write_bytes(content)
-    with pytest.raises(StoreError, match=rf"{DATABASE} is damaged: .*restore the folder from a backup"):
+def overwrite(at: int, data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[:at] + data + path.read_bytes()[at + len(data) :])
+
+
+def set_pragma(name: str) -> Callable[[Path], object]:
+    def change(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA {name} = 7")
+
+    return change
+
+
+def link(path: Path) -> None:
+    path.rename(path.parent.parent / "other")
+    path.symlink_to(path.parent.parent / "other")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.write_bytes(b""), "is damaged: .*restore the folder from a backup"),
+        (lambda path: path.write_bytes(bytes(8192)), "is damaged"),
+        (lambda path: path.write_bytes(b"hello" * 1000), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:4096]), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-4096]), "is damaged"),
+        (overwrite(4096, b"\xff" * 104), "is damaged"),
+        (set_pragma("application_id"), "is not a database of logitport"),
+        (set_pragma("user_version"), "has format 7"),
+        (lambda path: path.rename(f"{path}-wal"), "is missing, and its -wal file is there"),
+        (link, "is not a regular file"),
+    ],
+)
+def test_another_file_is_never_an_empty_store(folder: Path, change: Callable[[Path], object], message: str) -> None:
+    change(folder / DATABASE)
+    content = {path: path.read_bytes() for path in folder.glob(f"{DATABASE}*")}
+    with pytest.raises(StoreError, match=message):
         SqliteStore(folder)
-    assert (folder / DATABASE).read_bytes() == content
-
-
-def test_a_truncated_database(folder: Path) -> None:
-    whole = (folder / DATABASE).read_bytes()
-    for length in range(0, len(whole), 4096):
-        (folder / DATABASE).write_bytes(whole[:length])
-        with pytest.raises(StoreError, match=r"is damaged: .*restore the folder from a backup"):
-            SqliteStore(folder)
-
-
-def test_a_damaged_page(folder: Path) -> None:
-    data = bytearray((folder / DATABASE).read_bytes())
-    data[4096:4200] = b"\xff" * 104
-    (folder / DATABASE).write_bytes(data)
-    with pytest.raises(StoreError, match=r"is damaged: .*restore the folder from a backup"):
-        SqliteStore(folder)
+    assert {path: path.read_bytes() for path in content} == content
 
 
 def test_a_database_that_is_damaged_while_it_is_used(folder: Path) -> None:
@@ -110,30 +117,6 @@ def test_a_database_that_is_damaged_while_it_is_used(folder: Path) -> None:
         with pytest.raises(StoreError, match="is damaged"):
             use()
     store.close()
-
-
-def test_a_missing_database_with_a_log(folder: Path) -> None:
-    (folder / DATABASE).rename(folder / f"{DATABASE}-wal")
-    with pytest.raises(StoreError, match="is missing, and its -wal file is there"):
-        SqliteStore(folder)
-
-
-def test_a_link(folder: Path) -> None:
-    (folder / DATABASE).rename(folder.parent / "other")
-    (folder / DATABASE).symlink_to(folder.parent / "other")
-    with pytest.raises(StoreError, match="is not a regular file"):
-        SqliteStore(folder)
-
-
-@pytest.mark.parametrize(
-    ("pragma", "message"), [("application_id", "is not a database of logitport"), ("user_version", "has format 7")]
-)
-def test_another_format(folder: Path, pragma: str, message: str) -> None:
-    connection = sqlite3.connect(folder / DATABASE)
-    connection.execute(f"PRAGMA {pragma} = 7")
-    connection.close()
-    with pytest.raises(StoreError, match=message):
-        SqliteStore(folder)
 
 
 def test_another_server_creates_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +181,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_and_write_at_the_same_time(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder)]) for _ in range(4)]

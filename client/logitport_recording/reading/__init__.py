@@ -1,0 +1,1 @@
+"""Reads recordings; see docs/recording.md."""

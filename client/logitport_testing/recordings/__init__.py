@@ -1,1 +1,0 @@
-"""Reads recordings of sessions, which `logitport.recording` writes; see docs/recording.md."""

@@ -1,0 +1,22 @@
+// The number and the wire type of a field: https://protobuf.dev/programming-guides/encoding/.
+#pragma once
+
+#include <cstdint>
+
+namespace logitport {
+
+enum class WireType : std::uint32_t { varint = 0, length_delimited = 2 };
+
+// A type for each wire type, so that the compiler refuses to write a value of another one.
+template <WireType Type>
+struct Field {
+  std::uint32_t number;
+
+  // What stands before a value.
+  [[nodiscard]] constexpr std::uint32_t tag() const noexcept { return number << 3U | static_cast<std::uint32_t>(Type); }
+};
+
+using VarintField = Field<WireType::varint>;
+using BytesField = Field<WireType::length_delimited>;  // also of strings and messages
+
+}  // namespace logitport

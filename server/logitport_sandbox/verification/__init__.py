@@ -1,0 +1,1 @@
+"""Decides whether this machine contains workers, by attempts from inside real ones."""
