@@ -70,8 +70,10 @@ def usage_of(pid: int) -> tuple[int, int, int]:
 
 def principal_processes(pid: int) -> list[int]:
     """Return the ids of the processes of principals of this server."""
-    forked = [child for child in descendants(pid) if _is_of_sessions(child)]
-    return [child for child in forked if _parent(child) in forked]
+    # A child that a process of a principal has just forked has its command line until it runs another program.
+    forked = {child for child in descendants(pid) if _is_of_sessions(child)}
+    zygotes = {child for child in forked if _parent(child) not in forked}
+    return [child for child in sorted(forked) if _parent(child) in zygotes]
 
 
 def _is_of_sessions(pid: int) -> bool:

@@ -55,8 +55,9 @@ def addition(tenant: str) -> dict[str, Any]:
 def test_memory_that_cannot_be_shared(attacked: Any, raw_engine: Any, code: Callable[[Any], str]) -> None:
     engine = raw_engine()
     engine.attach()
-    (process,) = principal_processes(attacked.process.pid)
-    with no_free_descriptor(process):
+    with ExitStack() as stack:
+        for process in principal_processes(attacked.process.pid):
+            stack.enter_context(no_free_descriptor(process))
         reply = engine.send(open_region={"size_bytes": 4096})
     assert code(reply.error) == "LIMIT_EXCEEDED"
     assert "the server is out of file descriptors" in reply.error.message

@@ -213,11 +213,13 @@ def test_a_slow_processor_shows(start_server: Any, transport: Any) -> None:
 def test_a_program_in_the_engine_has_no_time_on_the_server(server: RunningServer, client: Client) -> None:
     program = build.min_p().program
     chain: list[Any] = [(program, {"min_p": 0.1}), ("bad_words", {"bad_words_ids": [[5]]})]
+    # Other tests share the server.
+    before = times(server)
     with client.session(vocab_size=VOCAB, programs="all") as session:
         handle = session.add(Request([1], processors=chain))
         session.step({handle: [2]}).apply(np.zeros((1, VOCAB), np.float32))
-        wait_until(lambda: "bad_words" in times(server))
-    assert program.name not in times(server)
+        wait_until(lambda: times(server).get("bad_words") != before.get("bad_words"))
+    assert times(server).get(program.name) == before.get(program.name)
 
 
 def test_a_deleted_processor_leaves_the_metrics(server: RunningServer, client: Client) -> None:
