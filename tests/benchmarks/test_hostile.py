@@ -1,4 +1,4 @@
-"""A few blocks of `make hostile` with every attacker. The assertions do not depend on the speed of the machine."""
+"""One block of `make hostile` with every attacker. The assertions do not depend on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-PLAN = Plan(blocks=2, steps=30, least_seconds=1.0, seconds=15.0)
+PLAN = Plan(blocks=1, steps=30, least_seconds=1.0, seconds=15.0)
 # The server's default limits.
 MAX_WORKERS, MAX_CONNECTIONS = 64, 1024
 # Connections; a worker's socket and pidfd, also of one that is being replaced; sessions, files, event loops.

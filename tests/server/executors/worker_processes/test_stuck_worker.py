@@ -27,7 +27,7 @@ class Sticks(EditProcessor):
 
     def call(self, how: str) -> None:
         if how == "loop":
-            while how:
+            while how:  # stuck in loop
                 how = how[:1]  # stuck in loop
         elif how == "C":
             sum(itertools.count())  # stuck in C
