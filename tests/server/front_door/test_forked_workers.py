@@ -22,6 +22,7 @@ from logitport import LogitportError
 from logitport_server.config import ServerConfig
 from logitport_server.executors.worker_processes.worker_process import ZygoteGone
 from logitport_server.executors.worker_processes.zygote import StartedWorker
+from logitport_server.front_door.worker_service import forked_workers
 from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process.worker_messages import (
@@ -127,7 +128,7 @@ class Started:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
-    monkeypatch.setattr("logitport_server.front_door.worker_service.forked_workers._END_SECONDS", END_SECONDS)
+    monkeypatch.setattr(forked_workers, "_END_SECONDS", END_SECONDS)
     started = Started()
     yield started
     started.close()
@@ -199,8 +200,9 @@ def test_workers_that_end_in_time_cost_no_other_one(started: Started) -> None:
 
 
 def test_a_process_has_no_more_workers_than_slots_and_does_not_fill_the_log(
-    started: Started, caplog: pytest.LogCaptureFixture
+    started: Started, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(forked_workers, "_SLOT_SECONDS", 2 * END_SECONDS)
     with pytest.raises(LogitportError, match=r"Python '0\.0'"):
         started.principal.link.call(ForkWorker(worker=99, python="0.0", domain=Domain("", "", "")))
     forks = [
@@ -212,6 +214,19 @@ def test_a_process_has_no_more_workers_than_slots_and_does_not_fill_the_log(
             assert fork.result(SECONDS).message.reason == "could not be forked: no slot is free for it"
     assert caplog.text.count("has requested more workers than it has slots") == 1
     assert started.service.running == 0
+
+
+def test_a_worker_that_ends_late_delays_the_next_one(started: Started) -> None:
+    started.request(1)
+    started.fork()
+    (late,) = started.zygotes.forked
+    next_one = started.principal.link.begin(ForkWorker(worker=99, python="3.11", domain=Domain("", "", "")))
+    time.sleep(1.5 * END_SECONDS)
+    started.zygotes.end(late, 0)
+    answer = next_one.result(SECONDS)
+    assert isinstance(answer.message, WorkerForked)
+    for descriptor in answer.descriptors:
+        os.close(descriptor)
 
 
 def test_a_zygote_that_ends_after_the_request_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _LAUNCH_SECONDS = 60.0
 # For the end of a worker whose slot its process has returned, or gives the next one.
 _END_SECONDS = 5.0
+# For a slot of a process whose killed workers have not ended yet: with much memory, or while the machine is overloaded.
+_SLOT_SECONDS = 60.0
 
 
 @dataclass(eq=False)
@@ -144,6 +146,7 @@ class ForkedWorkers:
         if workers is not None:
             for worker in workers.running.values():
                 worker.kill()
+            workers.signal()
 
     def slot_returned(self, process: RunningProcess) -> None:
         """Kill a worker of a process that has returned its slot, unless it ends soon."""
@@ -205,13 +208,16 @@ class ForkedWorkers:
     async def _wait_for_slot(self, process: RunningProcess, workers: _LentWorkers) -> None:
         """Wait until the process has a slot for a further worker. The previous worker in it may be about to end."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _END_SECONDS
-        while len(workers.running) + workers.starting >= self._slots(process):
+        begun = loop.time()
+        seconds = _END_SECONDS
+        while self._of.get(process) is workers and len(workers.running) + workers.starting >= self._slots(process):
             try:
-                await asyncio.wait_for(workers.ended.wait(), deadline - loop.time())
+                await asyncio.wait_for(workers.ended.wait(), begun + seconds - loop.time())
             except asyncio.TimeoutError:
+                if seconds >= _SLOT_SECONDS:
+                    raise WorkerGone("could not be forked: no slot is free for it") from None
                 self._warn(process, "has requested more workers than it has slots")
-                raise WorkerGone("could not be forked: no slot is free for it") from None
+                seconds = _SLOT_SECONDS
 
     def _lend(
         self, process: RunningProcess, workers: _LentWorkers, number: int, started: StartedWorker
