@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 ENGINES = 6
 STEPS = 20
 FORWARD_PASS_SECONDS = 0.02
-MAX_GAP_SECONDS = 5.0
+# The figure is printed. On a busy machine it is several times that of an idle one.
+MAX_GAP_SECONDS = 30.0
 # Longer than three pings of Envoy.
 IDLE_SECONDS = 8.0
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 ENGINES, STEPS = 8, 60
-MAX_STEP_SECONDS = 3.0
+# The servers of tests state a deadline of a minute (tests/conftest.py), which a session must not wait for. The figures
+# are printed: on a busy machine they are several times those of an idle one.
+MAX_STEP_SECONDS = 30.0
 
 
 class AddsCallCount(CustomLogitProcessor):
@@ -76,10 +78,6 @@ def test_a_server_is_killed(start_server: Callable[..., RunningServer], figure: 
         assert longest < MAX_STEP_SECONDS
 
 
-# The servers of tests state a deadline of a minute (tests/conftest.py), which a session must not wait for.
-MAX_STEP_SECONDS_STOPPED = 5.0
-
-
 def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure: Callable[[str, float], None]) -> None:
     cluster = start_together(start_server, [("--no-entry-points",)] * 3)
     with Client(targets(cluster), timeout=200) as client:
@@ -93,4 +91,4 @@ def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure:
         assert sum(engine.session.reconnects for engine in engines) == moving
         assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 8
         resume(stopped.process)
-        assert longest < MAX_STEP_SECONDS_STOPPED
+        assert longest < MAX_STEP_SECONDS

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from tests.certificates import Authority
     from tests.conftest import RunningServer
 
-MAX_DELAY_SECONDS = 3.0
+# The figure is printed. On a busy machine it is several times that of an idle one.
+MAX_DELAY_SECONDS = 30.0
 SHIPPED = "--enable-custom-logit-processor"
 # Servers start faster without shipped code.
 PENALTY = repetition_penalty(4).program
