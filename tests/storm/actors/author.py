@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logitport import Client, LogitportError, NotFound, ServerUnavailable
 from tests.storm.actors.base import Actor
 from tests.storm.classes import VERSIONS, payload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from tests.storm.script import Event
@@ -19,6 +21,8 @@ _CLASSES = ("DenyLast", "Rest", "Scale", "Raises", "ScaleProgram")
 _CALL_SECONDS = 2.0
 # A change reaches other servers within a second, or several on a busy machine. One that is lost never does.
 _LAG_SECONDS = 10.0
+
+_Found = TypeVar("_Found")
 
 
 class Author(Actor):
@@ -78,44 +82,43 @@ class Author(Actor):
         if self._client is None:
             return
         client, name = self._client, event["name"]
-        deadline = self._changed + _LAG_SECONDS
-        while (bound := self._bound.get(name, "")) is not None:
-            begun = time.monotonic()
-            try:
-                found = client.processor(name).digest
-            except NotFound:
-                found = ""
-            except ServerUnavailable:
-                return
-            if found == bound:
+        if (bound := self._bound.get(name, "")) is None:
+            return
+
+        def find() -> str:
+            with suppress(NotFound):
+                return client.processor(name).digest
+            return ""
+
+        with suppress(ServerUnavailable):
+            if (found := self._find_in_time(find, bound)) == bound:
                 self.count["names that are right"] += 1
-                return
-            if begun > deadline:
+            else:
                 self._lost(name, f"a look-up found {found!r}, and it is bound to {bound!r}")
-                return
-            time.sleep(0.1)
 
     def compare(self, event: Event) -> None:
         """Compare the list of all names; a server may lag behind for a while."""
         if self._client is None or None in self._bound.values():
             return
-        bound = {name: digest for name, digest in self._bound.items() if digest}
-        deadline = self._changed + _LAG_SECONDS
+        client, bound = self._client, {name: digest for name, digest in self._bound.items() if digest}
+
+        def find() -> dict[str, str]:
+            with self.records.waiting("list", _CALL_SECONDS):
+                listed = {name: each.digest for each in client.processors() for name in each.names}
+            return {name: digest for name, digest in listed.items() if name.startswith(f"{self._principal}/")}
+
+        with suppress(ServerUnavailable):
+            if (found := self._find_in_time(find, bound)) != bound:
+                self._lost("all names", f"listed {found}, expected {bound}")
+            self.count["lists"] += 1
+
+    def _find_in_time(self, find: Callable[[], _Found], bound: _Found) -> _Found:
+        """Search again until the last change is found, or should have reached all servers. Returns the last result."""
         while True:
             begun = time.monotonic()
-            try:
-                with self.records.waiting("list", _CALL_SECONDS):
-                    listed = {name: each.digest for each in self._client.processors() for name in each.names}
-            except ServerUnavailable:
-                return
-            found = {name: digest for name, digest in listed.items() if name.startswith(f"{self._principal}/")}
-            if found == bound:
-                break
-            if begun > deadline:
-                self._lost("all names", f"listed {found}, expected {bound}")
-                break
+            if (found := find()) == bound or begun > self._changed + _LAG_SECONDS:
+                return found
             time.sleep(0.1)
-        self.count["lists"] += 1
 
     def read_output(self, event: Event) -> None:
         """Read what a processor has printed for this principal: nothing, because it calls none."""

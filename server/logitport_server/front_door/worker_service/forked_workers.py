@@ -208,16 +208,15 @@ class ForkedWorkers:
     async def _wait_for_slot(self, process: RunningProcess, workers: _LentWorkers) -> None:
         """Wait until the process has a slot for a further worker. The previous worker in it may be about to end."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        seconds = _END_SECONDS
-        while self._of.get(process) is workers and len(workers.running) + workers.starting >= self._slots(process):
-            try:
-                await asyncio.wait_for(workers.ended.wait(), begun + seconds - loop.time())
-            except asyncio.TimeoutError:
-                if seconds >= _SLOT_SECONDS:
-                    raise WorkerGone("could not be forked: no slot is free for it") from None
-                self._warn(process, "has requested more workers than it has slots")
-                seconds = _SLOT_SECONDS
+        deadline = loop.time() + _SLOT_SECONDS
+        warning = loop.call_later(_END_SECONDS, self._warn, process, "has requested more workers than it has slots")
+        try:
+            while self._of.get(process) is workers and len(workers.running) + workers.starting >= self._slots(process):
+                await asyncio.wait_for(workers.ended.wait(), deadline - loop.time())
+        except asyncio.TimeoutError:
+            raise WorkerGone("could not be forked: no slot is free for it") from None
+        finally:
+            warning.cancel()
 
     def _lend(
         self, process: RunningProcess, workers: _LentWorkers, number: int, started: StartedWorker
