@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,22 +44,29 @@ test-repeatedly: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## RUNS time
 		{ failed=1; grep -E "^(FAILED|ERROR) " .pytest_cache/run.log; mv .pytest_cache/run.log .pytest_cache/failed-$$seed.log; }; done; exit $$failed
 
 test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`: slow tests, and examples of Hypothesis
-	$(PYTEST) -n 2 -m "(slow or hypothesis) and not peers and not engines and not fleet"
+	$(PYTEST) -n 3 -m "(slow or hypothesis) and not peers and not engines and not fleet"
 
 test-all: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -n 2 -m "not peers and not engines and not fleet"
 
-test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked .peers/templates/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
-		LOGITPORT_ZOO=$(CURDIR)/.peers/zoo $(BIN)/python -m pytest -q -m peers
+		LOGITPORT_ZOO=$(CURDIR)/.peers/zoo LOGITPORT_CHAT_TEMPLATES=$(CURDIR)/.peers/templates \
+		$(BIN)/python -m pytest -q -m peers
+
+coverage: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## lines and branches that the fast tests run, by file; SELECT=tests/client for less
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q --dist loadfile $(FAST) $(SELECT)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 # No two at once: they kill and stop servers, and measure how long engines wait.
 test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and balanced; 5 minutes
 	$(BIN)/python -m pytest -q -m fleet $(SELECT) tests/fleet
 
-test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
+test-engines: test-llama-cpp test-mlx test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
-compatibility: $(VENV)/.test $(VENV)/.core ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
+compatibility: $(VENV)/.test $(VENV)/.core ## every dialect, phases, loops and reports on every engine: writes docs/compatibility.md; 20 minutes
 	rm -f .peers/cells.jsonl
 	mkdir -p .peers
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(BIN)/python -m pytest -q tests/compatibility
@@ -76,6 +83,9 @@ test-vllm: .peers/vllm/.installed $(VENV)/.core .peers/vllm-$(VLLM)/.unpacked ##
 
 test-llama-cpp: .peers/llama-cpp/.installed $(VENV)/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
+
+test-mlx: .peers/mlx/.installed $(VENV)/.core ## the hook in a real MLX-LM, on a CPU; 2 minutes
+	.peers/mlx/bin/python -m pytest -q $(SELECT) tests/engines/mlx_lm
 
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table and JSON; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
@@ -119,6 +129,36 @@ bench-traces: $(VENV)/.bench ## steps with and without traces; 2 minutes
 
 bench-traces-publish: $(VENV)/.bench ## write the latest results of `make bench-traces` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.traces publish
+
+bench-first-effect: $(VENV)/.bench ## seconds from `git clone` to a picture of what a processor does; needs Chromium; 3 minutes
+	$(BIN)/python -m benchmarks.first_effect
+
+bench-first-effect-publish: $(VENV)/.bench ## write the latest results of `make bench-first-effect` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.first_effect publish
+
+bench-loops: $(VENV)/.bench ## how early loop_guard finds loops, what else it finds, and its time; 3 minutes
+	$(BIN)/python -m benchmarks.loops
+
+bench-loops-publish: $(VENV)/.bench ## write the latest results of `make bench-loops` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.loops publish
+
+bench-hooks: $(VENV)/.bench ## steps of engines' hooks ÷ those of a session; 2 minutes
+	$(BIN)/python -m benchmarks.engine_hooks
+
+bench-hooks-publish: $(VENV)/.bench ## write the latest results of `make bench-hooks` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.engine_hooks publish
+
+bench-training: $(VENV)/.bench ## time and memory of replays in a trainer; 3 minutes
+	$(BIN)/python -m benchmarks.training
+
+bench-training-publish: $(VENV)/.bench ## write the latest results of `make bench-training` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.training publish
+
+bench-trees: $(VENV)/.bench ## steps with trees of drafts beside steps with chains, for each built-in
+	$(BIN)/python -m benchmarks.trees
+
+bench-trees-publish: $(VENV)/.bench ## write the latest results of `make bench-trees` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.trees publish
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)
@@ -296,6 +336,7 @@ SGLANG := 0.5.23
 	touch $@
 
 ZOO := 0.2.1
+LLAMA_CPP := 0.3.36
 .peers/zoo/.unpacked:
 	mkdir -p .peers/zoo
 	$(BIN)/pip download --no-deps --only-binary=:all: -d .peers logits-processor-zoo==$(ZOO)
@@ -310,10 +351,26 @@ ZOO := 0.2.1
 		file.extractall('.peers/vllm-$(VLLM)', [name for name in file.namelist() if not name.endswith('.so')])"
 	touch $@
 
+# Chat templates of models, which llama.cpp keeps for its tests. Only the source of llama-cpp-python has them.
+.peers/templates/.unpacked:
+	mkdir -p .peers/templates
+	$(BIN)/pip download --no-deps --no-binary=:all: -d .peers llama-cpp-python==$(LLAMA_CPP)
+	tar -xzf .peers/llama_cpp_python-$(LLAMA_CPP).tar.gz -C .peers/templates --strip-components 5 --wildcards \
+		'*/vendor/llama.cpp/models/templates/*.jinja'
+	touch $@
+
 # llama-cpp-python comes as source; what it has for images would take as long again to build.
 .peers/llama-cpp/.installed: pyproject.toml constraints.txt
 	test -x .peers/llama-cpp/bin/python || $(PYTHON) -m venv .peers/llama-cpp
 	.peers/llama-cpp/bin/pip install -c constraints.txt torch
 	CMAKE_ARGS=-DLLAVA_BUILD=OFF .peers/llama-cpp/bin/pip install -c constraints.txt \
-		-e '.[server,test]' llama-cpp-python==0.3.36 gguf
+		-e '.[server,test]' llama-cpp-python==$(LLAMA_CPP) gguf
+	touch $@
+
+MLX := 0.32.4
+MLX_LM := 0.32.2
+.peers/mlx/.installed: pyproject.toml constraints.txt
+	test -x .peers/mlx/bin/python || $(PYTHON) -m venv .peers/mlx
+	.peers/mlx/bin/pip install -c constraints.txt torch
+	.peers/mlx/bin/pip install -c constraints.txt -e '.[server,test]' 'mlx[cpu]==$(MLX)' mlx-lm==$(MLX_LM)
 	touch $@

@@ -76,8 +76,8 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="page whose table of wheels is written")
     options = parser.parse_args()
     local = {min(one.minor, _STABLE_ABI): one for one in reversed(pythons())}
-    if _STABLE_ABI not in local:
-        sys.exit(f"make wheels: no Python 3.{_STABLE_ABI} or later with its headers was found")
+    if missing := [f"3.{minor}" for minor in needed(options.only) if minor not in local]:
+        sys.exit(f"make wheels: no Python {' and no '.join(missing)} with its headers was found")
     options.out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(WORK / "trees", ignore_errors=True)
     archive = sdist(WORK if options.only else options.out)
@@ -93,6 +93,14 @@ def main() -> None:
         print(f"{wheel}: {wheel.stat().st_size // 1024} KiB, {tested[name]}")
     if options.table and not options.only:
         write_table(options.table, wheels, tested)
+
+
+def needed(only: str) -> list[int]:
+    """The minor versions of Python that build the wheels whose name has `only` as a part. The last has a stable ABI."""
+    building = {
+        minor for minor in range(_MINORS.start, _STABLE_ABI) for tag in _PLATFORMS if only in name_of(minor, tag)
+    }
+    return sorted({*building, _STABLE_ABI})
 
 
 def name_of(minor: int, tag: str) -> str:
@@ -168,7 +176,8 @@ def write_compiler(folder: Path, zig: str) -> Path:
     folder.mkdir(parents=True)
     compiler = folder / "c++"
     # nanobind takes stderr from another header, which libc++ does not include if Python's ABI is the stable one.
-    options = f"-target {zig} -include cstdio -ffile-prefix-map={folder.parent}=."
+    # -g0: Zig adds debug information by default. CMake strips it, and its compilation takes time.
+    options = f"-target {zig} -g0 -include cstdio -ffile-prefix-map={folder.parent}=."
     compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ {options} "$@"\n')
     compiler.chmod(0o755)
     return compiler

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PACKAGE = Path("proto/logitport_proto")
 SOURCES = Path("logitport/v1")
 HEADER = Path("core/src/message_fields.h")
-CORE_MESSAGES = frozenset({"Edits", "RowsApplied", "SessionRequest", "SessionResponse", "Step", "StepEdits"})
+CORE_MESSAGES = frozenset({"Edits", "Event", "RowsApplied", "SessionRequest", "SessionResponse", "Step", "StepEdits"})
 
 # A generated module, in an import or a qualified name. The protobuf package `logitport.v1` in other names stays.
 _MODULE_OF_PROTOC = re.compile(r"\blogitport\.v1(?= import \w+_pb2\b|\.\w+_pb2\b)")

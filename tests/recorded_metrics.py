@@ -20,7 +20,8 @@ class RecordedMetrics:
 
     def __init__(self, installed: Collection[str] = ()) -> None:
         self.counts = SessionCounts(installed)
-        self._metrics = Metrics(installed)
+        self._metrics = Metrics()
+        self._metrics.processors.set_installed(installed)
 
     def read(self) -> Metrics:
         """Return the metrics with all that was counted until now."""

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 # What logitport promises in each area has a fast test from one end to the other; the slow ones have the details.
 FAST_TESTS = {
-    "every dialect": "compatibility/test_example_engine.py::test_tokens_are_the_native_ones",
+    "every dialect, phases, loops and reports": "compatibility/test_example_engine.py::test_tokens_are_the_native_ones",
     "every transport": "end_to_end/test_quickstart.py::test_a_session",
     "programs": "end_to_end/test_programs.py::test_random_sessions_equal_the_interpreter",
     "recordings": "end_to_end/test_recording.py::test_histories_rewinds_and_drafts",
+    "training": "docs/test_training_page.py::test_the_examples",
     "every layer of the sandbox": "sandbox/test_attempts.py::test_active_layers_stop_exactly_their_attempts",
     "a server that accepts no code": "end_to_end/test_flag_off.py::test_register",
     "logitport serve": "end_to_end/test_quickstart.py::test_register_and_apply",

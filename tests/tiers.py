@@ -45,6 +45,11 @@ SLOW = frozenset(
         "client/ops/test_triton_compiles.py",
         # mypy, which reads torch.
         "client/test_typing.py",
+        # Derivatives by finite differences, captured programs, and a model that generates.
+        "client/training/test_engine_sampling.py",
+        "client/training/test_log_probs.py",
+        "client/training/test_program_run.py",
+        "client/training/test_sampled_in_transformers.py",
         # torch.export, twice for each case.
         "client/shipping/test_present_state.py",
         "programs/test_captured_results.py",
@@ -63,7 +68,6 @@ SLOW = frozenset(
         "server/executors/calls/test_admission_runner.py",
         "server/executors/calls/test_worker_calls.py",
         "server/executors/test_tokenizers.py",
-        "server/executors/worker_processes/test_slots.py",
         "server/principal_process/workers/test_lent_executor.py",
         "server/principal_process/workers/test_lent_slots.py",
         # A process for each case.
@@ -80,6 +84,7 @@ SLOW = frozenset(
         "server/dialects/transformers/test_own.py",
         "server/dialects/vllm/test_v2_model.py",
         # Servers with options of their own, and engines that come and go.
+        "compatibility/test_interruptions.py",
         "end_to_end/test_admin.py",
         "end_to_end/test_background_admission.py",
         "end_to_end/test_checked_elsewhere.py",
@@ -87,6 +92,7 @@ SLOW = frozenset(
         "end_to_end/test_cuda_scope.py",
         "end_to_end/test_dialects_transformers.py",
         "end_to_end/test_dialects_vllm.py",
+        "end_to_end/test_draft_trees.py",
         "end_to_end/test_grammar.py",
         "end_to_end/test_drain.py",
         "end_to_end/test_early_signals.py",

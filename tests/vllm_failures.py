@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.integrations.vllm import remote_batch
-from logitport.integrations.vllm.mailbox import Failure, record
+from logitport.integrations.vllm.failed_requests import Failure, record
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from logitport_builtins.dry import Dry
 from logitport_builtins.grammar import Grammar
 from logitport_builtins.green_list import GreenList, GreenListDetector
 from logitport_builtins.logit_bias import LogitBias
+from logitport_builtins.loop_guard import LoopGuard
 from logitport_builtins.min_tokens import MinTokens
 from logitport_builtins.no_repeat_ngram import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
@@ -59,6 +60,7 @@ __all__ = [
     "GreenList",
     "GreenListDetector",
     "LogitBias",
+    "LoopGuard",
     "MinTokens",
     "PresencePenalty",
     "Epsilon",
@@ -95,6 +97,7 @@ BUILTIN_EDITS: Mapping[str, type[EditProcessor]] = MappingProxyType(
             FrequencyPenalty,
             GreenList,
             LogitBias,
+            LoopGuard,
             MinTokens,
             PresencePenalty,
         )

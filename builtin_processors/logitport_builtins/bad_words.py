@@ -8,10 +8,11 @@ import numpy as np
 
 from logitport.core.compiled import core
 from logitport.stateful import HistoryState, StatefulEditProcessor
+from logitport_builtins.first_denial import FirstDenial
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,8 +56,7 @@ class BadWords(StatefulEditProcessor):
         """Index the sequences. Raises InvalidArgument."""
         sequences, generated_only = self.read(request.params)
         check_in_vocabulary("bad_words", [one for ids in sequences for one in ids], request.vocab_size)
-        begin = request.history.prompt_length if generated_only else 0
-        request.state = BannedSequences(sequences, begin)
+        request.state = BannedSequences(sequences, generated_only)
 
 
 class PythonBannedSequences(HistoryState):
@@ -67,11 +67,12 @@ class PythonBannedSequences(HistoryState):
     sequences, however many sequences there are.
     """
 
-    __slots__ = ("_begin", "_children", "_followers")
+    __slots__ = ("_children", "_first_denial", "_followers", "_generated_only")
 
-    def __init__(self, sequences: Sequence[Sequence[int]], begin: int) -> None:
-        """Index sequences of one or more ids. Only ids of the history from position `begin` on count."""
-        self._begin = begin
+    def __init__(self, sequences: Sequence[Sequence[int]], generated_only: bool) -> None:
+        """Index sequences of one or more ids. `generated_only`: only ids of the output count."""
+        self._generated_only = generated_only
+        self._first_denial = FirstDenial()
         self._children: dict[tuple[int, int], int] = {}  # (node, id before it) to node
         followers: dict[int, set[int]] = {}
         for sequence in sequences:
@@ -81,21 +82,32 @@ class PythonBannedSequences(HistoryState):
             followers.setdefault(node, set()).add(sequence[-1])
         self._followers = {node: np.array(sorted(ids), np.int32) for node, ids in followers.items()}
 
+    def rewind(self, history: History) -> None:
+        self._first_denial.rewind(history.length)
+
     def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
-        for ids in self.followers(history):
+        if _ROOT in self._followers:
+            edits.deny(self._followers[_ROOT])
+        followers = [*self._followers_after(history, history.length)]
+        for ids in followers:
             edits.deny(ids)
 
-    def followers(self, history: History) -> list[NDArray[np.int32]]:
-        """The ids that complete a sequence. Its other ids end the history."""
-        found = []
-        node: int | None = _ROOT
-        position = history.length
-        while node is not None:
+        def denying(begin: int) -> Iterator[int]:
+            return (length for length in range(begin, history.length) if [*self._followers_after(history, length)])
+
+        if self._first_denial.is_at(history.prompt_length, history.length, bool(followers), denying):
+            edits.event("ids_denied")
+
+    def _followers_after(self, history: History, length: int) -> Iterator[NDArray[np.int32]]:
+        """The ids that complete a sequence of several ids. Its other ids end the first `length` ids of the history."""
+        node, begin = _ROOT, history.prompt_length if self._generated_only else 0
+        for position in range(length - 1, begin - 1, -1):
+            child = self._children.get((node, history.at(position)))
+            if child is None:
+                return
+            node = child
             if node in self._followers:
-                found.append(self._followers[node])
-            position -= 1
-            node = self._children.get((node, history.at(position))) if position >= self._begin else None
-        return found
+                yield self._followers[node]
 
 
 BannedSequences = PythonBannedSequences if core is None else core.BannedSequences

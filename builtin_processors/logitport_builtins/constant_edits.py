@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PythonTokenList(HistoryState):
-    """DENY of the ids of a list, while the history is shorter than `below`; always if `below` is negative."""
+    """DENY of the ids of a list, while the output is shorter than `below`; always if `below` is negative."""
 
     __slots__ = ("_below", "_edits")
 
@@ -28,7 +28,7 @@ class PythonTokenList(HistoryState):
         self._edits.deny(token_ids)
 
     def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
-        if self._below < 0 or history.length < self._below:
+        if self._below < 0 or history.length - history.prompt_length < self._below:
             edits.extend(self._edits)
 
 

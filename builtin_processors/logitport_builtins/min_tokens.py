@@ -63,5 +63,4 @@ class MinTokens(StatefulEditProcessor):
                 "min_tokens: no id that ends a sequence is known: set stop_token_ids, or open the session with "
                 "eos_token_ids"
             )
-        below = request.history.prompt_length + min(count, _MAX_COUNT)
-        request.state = TokenList(np.array(sorted(ending), np.int32), below)
+        request.state = TokenList(np.array(sorted(ending), np.int32), min(count, _MAX_COUNT))

@@ -41,6 +41,10 @@ class Params:
         """Create the exception for a `message` about these parameters."""
         return InvalidArgument(f"{self._processor}: {message}")
 
+    def is_text(self, key: str) -> bool:
+        """Whether a parameter that may have several types is a string."""
+        return isinstance(self._given.get(key), str)
+
     def string(self, key: str) -> str:
         """Read a string.
 

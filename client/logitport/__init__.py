@@ -7,8 +7,6 @@ in `logitport_recording`, and tests of processors in `logitport_testing`.
 
 from typing import TYPE_CHECKING
 
-from logitport.core.edits import Edits, RowEdits
-from logitport.core.history import History
 from logitport.errors import (
     AccessDenied,
     InvalidArgument,
@@ -25,13 +23,15 @@ from logitport.errors import (
     SessionClosed,
     StateLost,
 )
-from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
-from logitport.shipping.request import ProcessorRef, Request
 from logitport.system.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport.client.client import Client
+    from logitport.core.edits import Edits, RowEdits
+    from logitport.core.history import History
+    from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
     from logitport.servers.connection import Tls
+    from logitport.shipping.request import ProcessorRef, Request
     from logitport_programs.authoring.declarations import Bool, Float, Int, TokenIds
     from logitport_programs.authoring.processor import TensorProcessor
     from logitport_programs.authoring.tensor_history import TensorHistory
@@ -69,12 +69,16 @@ __all__ = [
     "TokenIds",
 ]
 
-# gRPC, which processors and their workers do not need, and programs, which few processors need.
+# Imported at first use: gRPC, which workers do not need, and numpy, which the front door of a server does not need.
 _get = names_of(
     __name__,
     {
         "logitport.client.client": "Client",
+        "logitport.core.edits": "Edits RowEdits",
+        "logitport.core.history": "History",
+        "logitport.processors": "CustomLogitProcessor EditProcessor EditRequest",
         "logitport.servers.connection": "Tls",
+        "logitport.shipping.request": "ProcessorRef Request",
         "logitport_programs.authoring.declarations": "Bool Float Int TokenIds",
         "logitport_programs.authoring.processor": "TensorProcessor",
         "logitport_programs.authoring.tensor_history": "TensorHistory",

@@ -241,6 +241,8 @@ _STATUSES = {code: status for code, _, status in _TABLE}
 
 # Key in a failed call's trailing metadata. Its value is the serialized `logitport.v1.Error`.
 METADATA_KEY = "logitport-error-bin"
+# Details of the status UNAVAILABLE of a server that opens no more sessions.
+DRAINING = "the server is draining; open a session on another one"
 
 
 def to_proto(error: LogitportError) -> common_pb2.Error:

@@ -19,6 +19,7 @@ from logitport.core.hook_names import warn_of_near_misses
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
+from logitport.phases import PHASES, known_tags, read_phase, tags_for, tracker_of
 from logitport.tokenizers import operator_tokenizer
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport.phases import PhaseTags, PhaseTracker
     from logitport.tokenizers import Tokenizer
 
 # Of `EditProcessor`, apart from `edit`: a class without it cannot be created.
@@ -102,11 +104,16 @@ class EditRequest:
         tokenizer_id: the engine's name for its tokenizer; "" if unknown.
         eos_token_ids: the engine's ids that end a sequence; empty if unknown.
         tokenizer: the operator's tokenizer of that name. Reading it raises InvalidArgument if it is missing.
+        phase: phase of the output that the next id belongs to: `thinking`, `answer`, `tool_call` or, between two blocks
+            of some templates, `header`. None if the tags of the model are not known.
         caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
 
-    __slots__ = ("caller", "eos_token_ids", "history", "params", "state", "tokenizer_id", "vocab_size")
+    __slots__ = (
+        *("_phase_tags", "_phase_tags_read", "_tracker", "caller", "eos_token_ids"),
+        *("history", "params", "state", "tokenizer_id", "vocab_size"),
+    )
 
     def __init__(
         self,
@@ -117,7 +124,11 @@ class EditRequest:
         tokenizer_id: str = "",
         eos_token_ids: tuple[int, ...] = (),
         caller: Hashable = None,
+        phase_tags: PhaseTags | None = None,
     ) -> None:
+        self._phase_tags = phase_tags
+        self._phase_tags_read = False
+        self._tracker: PhaseTracker | None = None
         self.params = params
         self.history = history
         self.vocab_size = vocab_size
@@ -131,6 +142,25 @@ class EditRequest:
         """The operator's tokenizer with the session's `tokenizer_id`, or the only one if the session names none."""
         return operator_tokenizer(self.tokenizer_id)
 
+    @property
+    def phase(self) -> str | None:
+        if self._tracker is None:
+            if not self._phase_tags_read:
+                self._phase_tags_read = True
+                self._phase_tags = self._phase_tags or known_tags(self.tokenizer_id)
+            if self._phase_tags is None:
+                return None
+            self._tracker = tracker_of(self._phase_tags, self.history)
+        self._tracker.read(self.history)
+        return PHASES[self._tracker.phase]
+
+    def history_cut(self, *, wholly: bool = False) -> None:
+        """Follow `history` after it was cut back, or `wholly` replaced. Only the caller of the hooks calls it."""
+        if wholly:
+            self._tracker = None
+        elif self._tracker is not None:
+            self._tracker.rewind(self.history)
+
 
 class EditProcessor(CustomLogitProcessor):
     """A processor with an effect that follows from the token history alone. It receives no logits.
@@ -138,6 +168,10 @@ class EditProcessor(CustomLogitProcessor):
     Override `edit`. Also override `start` and `advance`, and keep state in `request.state`, where reading the whole
     history at every step would be slow. State must be a function of the history: `start` rebuilds it whenever the
     history is cut back (a rejected draft, a preemption), unless `rewind` is overridden with something faster.
+
+    Every processor accepts the parameter `phase`, which it does not see: `thinking`, `answer` or `tool_call`. It then
+    makes no edits outside that phase of the output, and the ids before the phase's present block are the prompt for it.
+    The parameter `phase_tags` has the model's tags; by default, the operator's tokenizer has them (docs/reasoning.md).
 
     To declare the parameters of requests, set the class attribute `params` to a dict of `Float`, `Int`, `Bool` or
     `TokenIds` by name. Then requests with other keys, types or values are refused when they are admitted.
@@ -182,7 +216,7 @@ class EditProcessor(CustomLogitProcessor):
         self.validate_params(params)
 
     def start(self, request: EditRequest) -> None:
-        """Build `request.state` from a history of any length."""
+        """Build `request.state` from a history of any length. It is None, or the state of an earlier history."""
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Update `request.state`: `token_id` has just joined `request.history`."""
@@ -214,12 +248,23 @@ class EditProcessor(CustomLogitProcessor):
         for row, params in enumerate(custom_param_list):
             req = (params or {}).get("__req__")
             history = History(req.origin_input_ids, req.output_ids) if req is not None else History()
-            request = EditRequest(complete_params(type(self), params or {}), history, logits.shape[-1])
+            choice, own = read_phase(params or {})
+            request = EditRequest(complete_params(type(self), own), history, logits.shape[-1], phase_tags=choice.tags)
+            exempt_id = -1
+            if choice.phase is not None:
+                tracker = tracker_of(tags_for(choice, "", request.vocab_size), history)
+                if tracker.phase != choice.phase:
+                    continue
+                request.history = History()
+                request.history.follow(history, max(tracker.begin, history.prompt_length))
+                exempt_id = tracker.exempt_id(history)
             self.start(request)
             row_edits = RowEdits()
             returned: object = self.edit(request, row_edits)
             if returned is not None:
                 raise _returned_something(returned)
+            if exempt_id >= 0:
+                row_edits.exempt(exempt_id)
             rows.append((row, row_edits))
         apply_edits(Edits.pack(rows, logits.shape[-1]), logits)
         return logits

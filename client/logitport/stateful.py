@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from logitport.core.compiled import core
 from logitport.core.edits import Edits
+from logitport.core.row_events import RowEvent
 from logitport.processors import EditProcessor
 
 if TYPE_CHECKING:
@@ -70,8 +71,11 @@ class StatefulEditProcessor(EditProcessor):
         """Add the edits of the state."""
         state = request.state
         if is_compiled(state):
-            (compiled,) = Edits(*state.edit(request.history, request.vocab_size)).unpack(1)
+            columns, events = core.edit_rows([state], [request.history], request.vocab_size)
+            (compiled,) = Edits(*columns).unpack(1)
             edits.extend(compiled)
+            for _, name, values in events:
+                edits.add_event(RowEvent(name, values))
         else:
             state.edit(request.history, request.vocab_size, edits)
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
     from pathlib import Path
-    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
+    from logitport.core.row_events import RowEvent
     from logitport.errors import LogitportError
     from logitport.shipping.request import Request
 
@@ -70,10 +70,12 @@ class PlaceResult:
     Attributes:
         logits: the row after the processor, float32[vocab_size].
         edits: its edits, in their order; () for a processor that reads logits.
+        events: its events, in their order.
     """
 
     logits: NDArray[np.float32]
     edits: tuple[Edit, ...] = ()
+    events: tuple[RowEvent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,7 @@ class ChainRunner(Protocol):
 
     def __enter__(self) -> ChainRunner: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
 
 

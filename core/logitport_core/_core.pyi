@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 16
+INTERFACE: int = 17
 
 def set_error_factory(factory: object) -> None:
     """
@@ -59,6 +59,13 @@ class History:
     def draft_tokens(self, arg: int, /) -> None: ...
 
     @property
+    def rows_applied(self) -> int: ...
+
+    def add_rows(self, sampled: int, rows: int) -> None: ...
+
+    def drop_rows(self) -> None: ...
+
+    @property
     def token_ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
 
     @property
@@ -77,6 +84,9 @@ class History:
     def extend(self, token_ids: Sequence[int]) -> None: ...
 
     def rewind(self, length: int) -> None: ...
+
+    def follow(self, other: History, prompt_length: int) -> None:
+        """Become a view of another history, with a prompt of this length."""
 
     def cut_token_ids(self, length: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
 
@@ -113,6 +123,9 @@ class State:
     def rewind(self, history: History) -> None:
         """Follow a history that was just cut back."""
 
+    def restart(self, history: History) -> None:
+        """Follow a history from its beginning."""
+
     def edit(self, history: History, vocab_size: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
         """
         The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.
@@ -122,9 +135,11 @@ class State:
     def nbytes(self) -> int:
         """Bytes of memory."""
 
-def edit_rows(states: Sequence[State], histories: Sequence[History], vocab_size: int, uses_bitmasks: bool = False) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+def edit_rows(states: Sequence[State], histories: Sequence[History], vocab_size: int, uses_bitmasks: bool = False) -> tuple[tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]], list[tuple[int, str, bytes]]]:
     """
     The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, lists that are longer than a bitmask become one.
+
+    Then row, name and values of each of their events.
     """
 
 class TokenList(State):
@@ -145,12 +160,53 @@ class NGramIndex(State):
 class ThinkingBlocks(State):
     """Closes thinking blocks that have used up their budget."""
 
-    def __init__(self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None) -> None: ...
+    def __init__(self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None, end_text: Sequence[int] = (), soft_from: int = -1, min_thinking: int = 0) -> None: ...
 
 class BannedSequences(State):
     """Denies ids that would complete a sequence."""
 
-    def __init__(self, sequences: Sequence[Sequence[int]], begin: int) -> None: ...
+    def __init__(self, sequences: Sequence[Sequence[int]], generated_only: bool) -> None: ...
+
+class LoopBreaker(State):
+    """Breaks cycles of the output."""
+
+    def __init__(self, history: History, repeats: int, max_period: int, min_length: int, plain_repeats: int, action: int, ends: Sequence[int], start: Sequence[int], end: Sequence[int], newline: int | None) -> None: ...
+
+    @property
+    def cycle(self) -> tuple[int, int] | None:
+        """
+        The period, and the position of the first id, of the cycle at the history's end; None without one.
+        """
+
+class PhasedState(State):
+    """Runs another state in the blocks of one phase."""
+
+    def __init__(self, state: State, history: History, phase: int, tags: Sequence[tuple[Sequence[int], int, int, bool]], starts_in: int, opening_id: int = -1, newline: int = -1) -> None: ...
+
+class PhaseTracker:
+    """The blocks of one history, and their phases."""
+
+    def __init__(self, history: History, tags: Sequence[tuple[Sequence[int], int, int, bool]], starts_in: int, opening_id: int = -1, newline: int = -1) -> None: ...
+
+    @property
+    def phase(self) -> int:
+        """Number of the phase of the history's next id."""
+
+    @property
+    def begin(self) -> int:
+        """The history's length before its block."""
+
+    def restart(self, history: History) -> None:
+        """Read a history from its beginning."""
+
+    def read(self, history: History) -> None:
+        """Follow a history after ids were appended."""
+
+    def rewind(self, history: History) -> None:
+        """Follow a history that was just cut back."""
+
+    def exempt_id(self, history: History) -> int:
+        """The id that no edit may change now; -1 if there is none."""
 
 class Penalty(State):
     """Lowers the logits of generated ids."""
@@ -178,7 +234,7 @@ class Datatype(enum.Enum):
 
 class StepReply:
     """
-    A reply with edits and counts only. The edits were proven for logits of a shape and datatype.
+    A reply with edits, counts and events only. The edits were proven for logits of a shape and datatype.
     """
 
     def apply(self, logits: object) -> bool:
@@ -191,6 +247,12 @@ class StepReply:
     @property
     def rows_applied(self) -> dict[str, int]:
         """Number of rows by processor. A dict of its own."""
+
+    @property
+    def events(self) -> list[tuple[int, str, int, str, bytes, int]] | None:
+        """
+        Of each event: slot, processor, position, name, values and number of events that were left out. None without events.
+        """
 
     @property
     def all_denied_rows(self) -> tuple[int, ...]:
@@ -250,7 +312,7 @@ class EarlyReceiver:
 class StepFrameWriter:
     """Writes the frames of steps with the same requests in the same order."""
 
-    def read(self, new_token_ids: object, drafts: object | None, rows: object | None) -> bool:
+    def read(self, new_token_ids: object, drafts: object | None, rows: object | None, draft_parents: object | None) -> bool:
         """
         Read the arguments of a step.
 
@@ -306,18 +368,18 @@ class Batch:
         Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, or b""; and the error number if it could not be sent, or 0.
         """
 
-    def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]]] | None:
+    def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]], list[tuple[int, int, str, int, str, bytes, int]]] | None:
         """
         Compute the part of a step whose requests were put here: from a serialized `SessionRequest`.
 
-        Returns the edits as `EditColumns`; the rows with no id left; and key, display name, rows and seconds of each processor. None if the step is refused.
+        Returns the edits as `EditColumns`; the rows with no id left; key, display name, rows and seconds of each processor; and row, slot, processor, position, name, values and draft offset of each event. None if the step is refused.
         """
 
-    def take_counts(self) -> tuple[list[tuple[list[int], float, list[int], float, int, int]], list[tuple[str, int, list[int], float]]]:
+    def take_counts(self) -> tuple[list[tuple[list[int], float, list[int], float, int, int]], list[tuple[str, int, list[int], float]], dict[str, int]]:
         """
         The counts of `step` and `serve` since the last call. On any thread.
 
-        For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the seconds that it has waited, which are 0, and of `serve` on the local transport the bytes received and sent. Then for each processor: display name, rows, buckets and sum of its seconds.
+        For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the seconds that it has waited, which are 0, and of `serve` on the local transport the bytes received and sent. Then for each processor: display name, rows, buckets and sum of its seconds. Then the number of events by name.
         """
 
     def activity(self) -> tuple[int, float]:

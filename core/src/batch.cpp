@@ -54,6 +54,7 @@ bool Batch::step(const StepFrame &frame, bool partly) {
   append_new_ids();
   write_edits();
   remove_drafts();
+  collect_events();
   denied_rows_ = all_denied_rows(edits_.columns(), limits_.vocab_size);
   failed_ = false;
   return true;
@@ -163,7 +164,7 @@ bool Batch::is_usual(bool partly) const {
       if (work > limits_.max_work || !is_usual(request, index, new_ids)) {
         return false;
       }
-      const std::int64_t length = std::int64_t{columns_.base_lengths[index]} + new_count + layout_.draft_counts[index];
+      const std::int64_t length = std::int64_t{columns_.base_lengths[index]} + new_count + layout_.draft_depths[index];
       edit_ids += request.rows * (request.size.fixed + request.size.times_length * length);
       if (edit_ids > max_edit_ids) {
         return false;
@@ -178,7 +179,7 @@ bool Batch::is_usual(const LayoutRequest &request, std::size_t index, const std:
   const auto new_count = static_cast<std::size_t>(columns_.new_counts[index]);
   const auto draft_count = static_cast<std::size_t>(layout_.draft_counts[index]);
   const std::int64_t base_length = columns_.base_lengths[index];
-  const auto added = static_cast<std::int64_t>(new_count + draft_count);
+  const auto added = static_cast<std::int64_t>(new_count) + layout_.draft_depths[index];
   return base_length >= request.history->prompt_length() && base_length <= request.history->length() &&
          base_length + added <= limits_.max_tokens && in_vocabulary(new_ids, new_count) &&
          in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[index], draft_count);
@@ -188,7 +189,7 @@ bool Batch::is_usual(const LayoutRequest &request, std::size_t index, const std:
 bool Batch::charge_memory() const {
   for (std::size_t index = 0; index < requests_.size(); ++index) {
     const std::int64_t length =
-        std::int64_t{columns_.base_lengths[index]} + columns_.new_counts[index] + layout_.draft_counts[index];
+        std::int64_t{columns_.base_lengths[index]} + columns_.new_counts[index] + layout_.draft_depths[index];
     if (History *history = requests_[index].history; history != nullptr && !history->charge().grow(length)) {
       return false;
     }
@@ -239,23 +240,20 @@ void Batch::write_edits() {
   std::fill(ticks_.begin(), ticks_.end(), 0);
   const Stopwatch stopwatch;
   std::uint64_t before = ticks();
-  for (std::size_t row = 0; row < layout_.rows.size(); ++row) {
+  for (std::size_t visit = 0; visit < layout_.rows.size(); ++visit) {
+    const std::size_t row = layout_.visits.empty() ? visit : layout_.visits[visit];
     const auto [index, draft_offset] = layout_.rows[row];
-    LayoutRequest &request = requests_[static_cast<std::size_t>(index)];
+    const LayoutRequest &request = requests_[static_cast<std::size_t>(index)];
     if (request.history == nullptr) {
       continue;
     }
-    if (request.depth < draft_offset) {
-      const std::int32_t *drafts = columns_.draft_ids.data() + layout_.draft_begins[static_cast<std::size_t>(index)];
-      const auto count = static_cast<std::size_t>(draft_offset - request.depth);
-      request.history->draft_tokens += static_cast<std::int64_t>(count);
-      append(request, drafts + request.depth, count);
-      request.depth = draft_offset;
+    if (move_to(static_cast<std::size_t>(index), draft_offset)) {
       before = ticks();
     }
     edits_.begin_row(static_cast<std::int32_t>(row));
     for (std::size_t entry = request.chain_begin; entry < request.chain_end; ++entry) {
       const ChainEntry &each = chains_[entry];
+      edits_.set_processor(each.processor);
       each.state->edit(*request.history, edits_);
       const std::uint64_t now = ticks();
       ticks_[each.processor] += now > before ? now - before : 0;  // counters of cores may differ a little
@@ -263,6 +261,38 @@ void Batch::write_edits() {
     }
   }
   stopwatch.to_seconds(ticks_, seconds_);
+  if (!layout_.visits.empty()) {
+    edits_.sort_rows();
+  }
+}
+
+// Let the history of a request end with the draft of this offset. Returns false if it did already.
+bool Batch::move_to(std::size_t index, std::int32_t draft_offset) {
+  LayoutRequest &request = requests_[index];
+  if (request.offset == draft_offset) {
+    return false;
+  }
+  const std::int32_t *drafts = columns_.draft_ids.data() + layout_.draft_begins[index];
+  path_.clear();
+  std::int64_t cut = 0;
+  for (std::int32_t wanted = draft_offset; wanted != request.offset;) {  // a parent has a smaller offset
+    if (wanted > request.offset) {
+      path_.push_back(drafts[wanted - 1]);
+      wanted = layout_.parent(index, wanted);
+    } else {
+      ++cut;
+      request.offset = layout_.parent(index, request.offset);
+    }
+  }
+  if (cut != 0) {
+    rewind(request, request.history->length() - cut);
+  }
+  std::reverse(path_.begin(), path_.end());
+  request.history->draft_tokens += static_cast<std::int64_t>(path_.size());
+  append(request, path_.data(), path_.size());
+  request.depth += static_cast<std::int64_t>(path_.size()) - cut;
+  request.offset = draft_offset;
+  return true;
 }
 
 void Batch::remove_drafts() {
@@ -273,7 +303,22 @@ void Batch::remove_drafts() {
     if (request.depth != 0) {
       rewind(request, request.history->length() - request.depth);
       request.depth = 0;
+      request.offset = 0;
     }
+  }
+}
+
+// The histories have no drafts any more.
+void Batch::collect_events() {
+  events_.clear();
+  for (const RowEvent &event : edits_.events()) {
+    const auto [request, draft_offset] = layout_.rows[static_cast<std::size_t>(event.row)];
+    const auto index = static_cast<std::size_t>(request);
+    const History &history = *requests_[index].history;
+    const std::int32_t depth = layout_.depth(index, draft_offset);
+    const std::int64_t position = history.length() - history.prompt_length() + depth;
+    events_.push_back(
+        {layout_.slots[index], static_cast<std::int32_t>(position), depth == draft_offset ? 0 : draft_offset, event});
   }
 }
 

@@ -54,9 +54,11 @@ class Batch {
   [[nodiscard]] const PackedEdits &edits() const noexcept { return edits_.columns(); }
   // Load the memory for the edits of a step, while its message is read.
   void prefetch_edits() const noexcept { edits_.prefetch(); }
-  [[nodiscard]] bool has_large_edits() const noexcept { return edits_.columns().ids.capacity() > max_kept_ids; }
+  [[nodiscard]] bool has_large_edits() const noexcept { return edits_.capacity() > max_kept_ids; }
   // Free the memory of the edits if it is large: a server has many sessions, and few such steps.
   void release_large_edits();
+  // The events of the last step, row by row.
+  [[nodiscard]] const std::vector<RequestEvent> &events() const noexcept { return events_; }
   [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
   [[nodiscard]] const std::vector<std::int64_t> &applied() const noexcept { return applied_; }
   [[nodiscard]] const std::vector<double> &seconds() const noexcept { return seconds_; }
@@ -77,9 +79,10 @@ class Batch {
     History *history = nullptr;  // null if the request was not put here
     std::size_t chain_begin = 0, chain_end = 0;
     std::size_t advancing_begin = 0, advancing_end = 0;
-    EditSize size;           // of the edits of a row
-    std::int64_t rows = 0;   // in the layout
-    std::int64_t depth = 0;  // drafts that are appended at the moment
+    EditSize size;            // of the edits of a row
+    std::int64_t rows = 0;    // in the layout
+    std::int64_t depth = 0;   // drafts that are appended at the moment
+    std::int32_t offset = 0;  // of the last one of them
 
     [[nodiscard]] auto chain_length() const noexcept { return static_cast<std::int64_t>(chain_end - chain_begin); }
   };
@@ -95,7 +98,9 @@ class Batch {
   [[nodiscard]] bool synchronize() const;
   void append_new_ids();
   void write_edits();
+  bool move_to(std::size_t index, std::int32_t draft_offset);
   void remove_drafts();
+  void collect_events();
 
   void append(const LayoutRequest &request, const std::int32_t *ids, std::size_t count) const;
   void rewind(const LayoutRequest &request, std::int64_t length) const;
@@ -111,10 +116,12 @@ class Batch {
   bool has_all_ = false;
   std::int64_t work_ = 0;
   EditsWriter edits_;
+  std::vector<RequestEvent> events_;
   std::vector<std::int32_t> denied_rows_;
   std::vector<std::int64_t> applied_;
   std::vector<double> seconds_;
   std::vector<std::uint64_t> ticks_;
+  std::vector<std::int32_t> path_;  // drafts to append, the last one first
   bool failed_ = false;
 };
 

@@ -31,8 +31,11 @@ using Applied = nb::typed<nb::list, nb::typed<nb::tuple, nb::str, nb::str, int, 
 using Buckets = nb::typed<nb::list, int>;
 using Steps = nb::typed<nb::tuple, Buckets, float, Buckets, float, int, int>;
 using Processors = nb::typed<nb::tuple, nb::str, int, Buckets, float>;
-using Taken = nb::typed<nb::tuple, nb::typed<nb::list, Steps>, nb::typed<nb::list, Processors>>;
-using Part = nb::typed<nb::tuple, BytesColumns, nb::bytes, Applied>;
+using EventCounts = nb::typed<nb::dict, nb::str, int>;
+using Taken = nb::typed<nb::tuple, nb::typed<nb::list, Steps>, nb::typed<nb::list, Processors>, EventCounts>;
+// Row, slot, processor, position, name, values and draft offset of each event.
+using Events = nb::typed<nb::list, nb::typed<nb::tuple, int, int, nb::str, int, nb::str, nb::bytes, int>>;
+using Part = nb::typed<nb::tuple, BytesColumns, nb::bytes, Applied, Events>;
 
 // A StepServer that keeps the Python objects of the histories and states that it uses, and the names of processors.
 class PyBatch {
@@ -96,7 +99,7 @@ class PyBatch {
     return nb::make_tuple(served.goes_on, to_bytes(socket.received()), served.last_seq, last, served.error_number);
   }
 
-  // Steps by transport, then processors.
+  // Steps by transport, then processors, then events.
   Taken take_counts() {
     const Counts counts = server_.tally().take();
     nb::list steps;
@@ -111,7 +114,11 @@ class PyBatch {
             nb::make_tuple(processors_[number].py_name, each.rows, each.times.buckets, each.times.seconds));
       }
     }
-    Taken taken(nb::make_tuple(steps, processors));
+    nb::dict events;
+    for (const auto &[kind, count] : counts.events) {
+      events[nb::str(kind->name.data(), kind->name.size())] = count;
+    }
+    Taken taken(nb::make_tuple(steps, processors, events));
     return taken;
   }
 
@@ -134,7 +141,7 @@ class PyBatch {
     if (!done) {
       return std::nullopt;
     }
-    Part part(nb::make_tuple(to_bytes_columns(batch.edits()), to_bytes(batch.denied_rows()), applied()));
+    Part part(nb::make_tuple(to_bytes_columns(batch.edits()), to_bytes(batch.denied_rows()), applied(), events()));
     batch.release_large_edits();
     return part;
   }
@@ -167,6 +174,16 @@ class PyBatch {
         const Processor &each = processors_[number];
         found.append(nb::make_tuple(each.py_key, each.py_name, rows, batch.seconds()[number]));
       }
+    }
+    return found;
+  }
+
+  [[nodiscard]] nb::list events() {
+    nb::list found;
+    for (const auto &[slot, position, draft_offset, event] : server_.batch().events()) {
+      found.append(nb::make_tuple(event.row, slot, processors_[event.processor].py_key, position,
+                                  nb::str(event.kind->name.data(), event.kind->name.size()), to_bytes(event.json()),
+                                  draft_offset));
     }
     return found;
   }
@@ -205,13 +222,15 @@ void bind_batch(nb::module_ &module) {
            "to it, or b\"\"; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
            "Compute the part of a step whose requests were put here: from a serialized `SessionRequest`.\n\n"
-           "Returns the edits as `EditColumns`; the rows with no id left; and key, display name, rows and seconds of "
-           "each processor. None if the step is refused.")
+           "Returns the edits as `EditColumns`; the rows with no id left; key, display name, rows and seconds of each "
+           "processor; and row, slot, processor, position, name, values and draft offset of each event. None if the "
+           "step is refused.")
       .def("take_counts", &PyBatch::take_counts,
            "The counts of `step` and `serve` since the last call. On any thread.\n\n"
            "For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the "
            "seconds that it has waited, which are 0, and of `serve` on the local transport the bytes received and "
-           "sent. Then for each processor: display name, rows, buckets and sum of its seconds.")
+           "sent. Then for each processor: display name, rows, buckets and sum of its seconds. Then the "
+           "number of events by name.")
       .def("activity", &PyBatch::activity,
            "The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds.");
 }

@@ -23,17 +23,24 @@ void apply(EditKind kind, const std::int32_t *ids, std::size_t count, std::vecto
         allowed[word] &= static_cast<std::uint32_t>(ids[word]);
       }
       break;
+    case EditKind::allow: {
+      std::vector<std::uint32_t> both(allowed.size());
+      for (std::size_t i = 0; i < count; ++i) {
+        both[static_cast<std::size_t>(ids[i]) / 32] |= word_of(ids[i]) & bit_of(ids[i]);
+      }
+      allowed.swap(both);
+      break;
+    }
     case EditKind::force:
     case EditKind::bias:
-    case EditKind::allow:  // `EditsWriter` writes none
       break;
   }
 }
 
 // Whether an edit denies this id.
 bool denies(EditKind kind, const std::int32_t *ids, std::size_t count, std::int32_t id) {
-  if (kind == EditKind::deny) {
-    return std::find(ids, ids + count, id) != ids + count;
+  if (kind == EditKind::deny || kind == EditKind::allow) {
+    return (std::find(ids, ids + count, id) != ids + count) == (kind == EditKind::deny);
   }
   const auto bit = static_cast<std::uint32_t>(id) % 32;
   return kind == EditKind::bitmask && ((static_cast<std::uint32_t>(ids[id / 32]) >> bit) & 1U) == 0;

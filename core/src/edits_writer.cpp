@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -38,13 +39,54 @@ EditsWriter::EditsWriter(std::int64_t vocab_size, bool uses_bitmasks)
 
 void EditsWriter::begin_row(std::int32_t row) {
   row_ = row;
+  exempt_ = -1;
   row_edits_ = columns_.rows.size();
   row_biases_ = biases_;
+}
+
+void EditsWriter::sort_rows() {
+  std::stable_sort(events_.begin(), events_.end(),
+                   [](const RowEvent &one, const RowEvent &other) { return one.row < other.row; });
+  if (std::is_sorted(columns_.rows.begin(), columns_.rows.end())) {
+    return;
+  }
+  // A counting sort: the rows are those of one step.
+  const std::size_t count = columns_.rows.size();
+  next_.assign(static_cast<std::size_t>(*std::max_element(columns_.rows.begin(), columns_.rows.end())) + 2, 0);
+  for (const std::int32_t row : columns_.rows) {
+    ++next_[static_cast<std::size_t>(row) + 1];
+  }
+  std::partial_sum(next_.begin(), next_.end(), next_.begin());
+  order_.resize(count);
+  for (std::size_t edit = 0; edit < count; ++edit) {
+    order_[next_[static_cast<std::size_t>(columns_.rows[edit])]++] = edit;
+  }
+  sorted_.rows.resize(count);
+  sorted_.kinds.resize(count);
+  sorted_.offsets.resize(count + 1);
+  sorted_.ids.resize(columns_.ids.size());
+  sorted_.values.resize(columns_.values.size());
+  std::int32_t end = 0;
+  for (std::size_t index = 0; index < count; ++index) {
+    const std::size_t edit = order_[index];
+    const std::int32_t begin = columns_.offsets[edit], size = columns_.offsets[edit + 1] - begin;
+    sorted_.rows[index] = columns_.rows[edit];
+    sorted_.kinds[index] = columns_.kinds[edit];
+    sorted_.offsets[index] = end;
+    std::copy_n(columns_.ids.begin() + begin, size, sorted_.ids.begin() + end);
+    if (!columns_.values.empty()) {
+      std::copy_n(columns_.values.begin() + begin, size, sorted_.values.begin() + end);
+    }
+    end += size;
+  }
+  sorted_.offsets[count] = end;
+  std::swap(columns_, sorted_);
 }
 
 void EditsWriter::clear() {
   row_edits_ = row_biases_ = 0;
   discard_row();
+  events_.clear();
 }
 
 void EditsWriter::prefetch() const noexcept {
@@ -58,21 +100,46 @@ void EditsWriter::prefetch() const noexcept {
 PackedEdits EditsWriter::take() {
   PackedEdits taken = std::move(columns_);
   columns_ = PackedEdits();
+  sorted_ = PackedEdits();
+  next_ = order_ = std::vector<std::size_t>();
   columns_.offsets.push_back(0);
   row_edits_ = row_biases_ = biases_ = 0;
   return taken;
 }
 
 void EditsWriter::deny(const std::int32_t *ids, std::size_t count) {
-  if (count == 0) {
+  const List others = without_exempt({ids, count});
+  if (others.count == 0) {
     return;
   }
-  check("DENY", ids, count);
-  if (uses_bitmasks_ && count > words_) {
-    deny_by_bitmask(ids, count);
+  check("DENY", others.ids, others.count);
+  if (uses_bitmasks_ && others.count > words_) {
+    deny_by_bitmask(others.ids, others.count);
   } else {
-    append(EditKind::deny, ids, count);
+    append(EditKind::deny, others.ids, others.count);
   }
+}
+
+void EditsWriter::allow(const std::int32_t *ids, std::size_t count) {
+  std::vector<std::int32_t> with_exempt;
+  if (exempt_ >= 0) {
+    const List others = without_exempt({ids, count});
+    with_exempt.assign(others.ids, others.ids + others.count);
+    with_exempt.push_back(exempt_);
+    ids = with_exempt.data();
+    count = with_exempt.size();
+  }
+  check("ALLOW", ids, count);
+  if (!uses_bitmasks_ || count <= words_) {
+    append(EditKind::allow, ids, count);
+    return;
+  }
+  std::vector<std::uint32_t> words(words_);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto id = static_cast<std::uint32_t>(ids[i]);
+    words[id / 32] |= std::uint32_t{1} << (id % 32);
+  }
+  append(EditKind::bitmask, reinterpret_cast<const std::int32_t *>(words.data()), words_);
 }
 
 void EditsWriter::force(std::int32_t id) {
@@ -82,13 +149,14 @@ void EditsWriter::force(std::int32_t id) {
 }
 
 void EditsWriter::bias(const std::int32_t *ids, const float *values, std::size_t count) {
-  if (count == 0) {
+  const List others = without_exempt({ids, count, values});
+  if (others.count == 0) {
     return;
   }
-  check("BIAS", ids, count);
+  check("BIAS", others.ids, others.count);
   ++biases_;
-  append(EditKind::bias, ids, count);
-  std::copy_n(values, count, columns_.values.end() - static_cast<std::ptrdiff_t>(count));
+  append(EditKind::bias, others.ids, others.count);
+  std::copy_n(others.values, others.count, columns_.values.end() - static_cast<std::ptrdiff_t>(others.count));
 }
 
 void EditsWriter::deny_set(std::vector<std::int32_t> &ids) {
@@ -117,6 +185,23 @@ void EditsWriter::deny_set(std::vector<std::int32_t> &ids) {
   }
   ids.resize(count);
   deny(ids.data(), ids.size());
+}
+
+EditsWriter::List EditsWriter::without_exempt(const List &list) {
+  if (exempt_ < 0 || std::find(list.ids, list.ids + list.count, exempt_) == list.ids + list.count) {
+    return list;
+  }
+  other_ids_.clear();
+  other_values_.clear();
+  for (std::size_t i = 0; i < list.count; ++i) {
+    if (list.ids[i] != exempt_) {
+      other_ids_.push_back(list.ids[i]);
+      if (list.values != nullptr) {
+        other_values_.push_back(list.values[i]);
+      }
+    }
+  }
+  return {other_ids_.data(), other_ids_.size(), other_values_.data()};
 }
 
 void EditsWriter::discard_row() {

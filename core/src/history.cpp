@@ -51,13 +51,34 @@ void History::rewind(std::int64_t length) {
                                                  std::to_string(length_));
   }
   longest_ = std::max(longest_, length_);
-  draft_tokens = std::max<std::int64_t>(0, draft_tokens - (length_ - length));
+  const std::int64_t cut = length_ - length - draft_tokens;  // ids that were sampled
+  draft_tokens = std::max<std::int64_t>(0, -cut);
+  if (cut > 0) {
+    sampled_rows_ = std::max<std::int64_t>(0, sampled_rows_ - cut);
+    open_rows_ = 0;
+  }
   length_ = length;
   if (checked_ > length) {
     checkpoints_.resize(static_cast<std::size_t>(length / checkpoint_every));
     checked_ = static_cast<std::int64_t>(checkpoints_.size()) * checkpoint_every;
     checksum_ = checkpoints_.empty() ? 0 : checkpoints_.back();
   }
+}
+
+void History::follow(const History &other, std::int64_t prompt_length) {
+  if (prompt_length < 0 || prompt_length > other.length_) {
+    throw Error(ErrorCode::invalid_argument, "a view of " + std::to_string(other.length_) +
+                                                 " ids cannot have a prompt of " + std::to_string(prompt_length));
+  }
+  if (ids_ != other.ids_) {
+    ids_ = other.ids_;
+  }
+  length_ = capacity_ = other.length_;  // an append would copy the array
+  longest_ = other.longest_;
+  prompt_length_ = prompt_length;
+  draft_tokens = other.draft_tokens;
+  checked_ = checksum_ = 0;
+  checkpoints_.clear();
 }
 
 std::uint32_t History::checksum() {

@@ -41,6 +41,11 @@ class History {
   // Cut back to `length` ids. Throws an Error if it is longer than the history, or would cut into the prompt.
   void rewind(std::int64_t length);
 
+  // Become a view of another history, with a prompt of this length: it shares the array, and only `follow` may change
+  // it. Call it again after each change of the other one. Throws an Error if the prompt would be longer than the
+  // history.
+  void follow(const History &other, std::int64_t prompt_length);
+
   // CRC-32 of all ids, as extend_crc. Reads only ids that were added since the last call, and after a rewind at most
   // `checkpoint_every` more.
   [[nodiscard]] std::uint32_t checksum();
@@ -65,6 +70,17 @@ class History {
   // The charge for this history and its states, for its sessions' principal. Nothing is charged before it begins.
   [[nodiscard]] MemoryCharge &charge() noexcept { return charge_; }
 
+  // Number of rows of logits of which an id was sampled, or is sampled next.
+  [[nodiscard]] std::int64_t rows_applied() const noexcept { return sampled_rows_ + (open_rows_ > 0 ? 1 : 0); }
+  // Count the rows of a step, one and one more for each draft token. `sampled` ids have joined the history since the
+  // step before: so many of its rows were sampled from.
+  void add_rows(std::int64_t sampled, std::int64_t rows) noexcept {
+    sampled_rows_ += std::min(sampled, open_rows_);
+    open_rows_ = rows;
+  }
+  // Leave out the rows of the last step, because the request has failed in it.
+  void drop_rows() noexcept { open_rows_ = 0; }
+
   // Number of draft tokens at the end, which the engine may still reject.
   std::int64_t draft_tokens = 0;
 
@@ -78,6 +94,8 @@ class History {
   std::int64_t prompt_length_ = 0;
   std::int64_t capacity_ = 0;
   std::int64_t longest_ = 0;  // length before the last rewinds: ids below it were written to this array
+  std::int64_t sampled_rows_ = 0;
+  std::int64_t open_rows_ = 0;  // of the last step
   // The checksum of the first `checked_` ids, and of the first k * checkpoint_every ids for each k that was reached.
   std::int64_t checked_ = 0;
   std::uint32_t checksum_ = 0;

@@ -60,6 +60,9 @@ void bind_history(nb::module_ &module) {
       .def_prop_ro("length", &History::length)
       .def_prop_ro("prompt_length", &History::prompt_length)
       .def_rw("draft_tokens", &History::draft_tokens)
+      .def_prop_ro("rows_applied", &History::rows_applied)
+      .def("add_rows", &History::add_rows, nb::arg("sampled"), nb::arg("rows"))
+      .def("drop_rows", &History::drop_rows)
       .def_prop_ro(
           "token_ids", [](const History &self) { return ids_view(self, 0, self.length()); }, nb::rv_policy::reference)
       .def_prop_ro(
@@ -79,6 +82,8 @@ void bind_history(nb::module_ &module) {
           },
           nb::arg("token_ids"))
       .def("rewind", &History::rewind, nb::arg("length"))
+      .def("follow", &History::follow, nb::arg("other"), nb::arg("prompt_length"),
+           "Become a view of another history, with a prompt of this length.")
       .def(
           "cut_token_ids",
           [](const History &self, std::int64_t length) {

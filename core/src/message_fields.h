@@ -13,6 +13,16 @@ struct Edits {
   static constexpr BytesField values{5};
 };
 
+struct Event {
+  static constexpr VarintField slot{1};
+  static constexpr BytesField processor{2};
+  static constexpr BytesField name{3};
+  static constexpr VarintField position{4};
+  static constexpr BytesField values{5};
+  static constexpr VarintField left_out{6};
+  static constexpr VarintField draft_offset{7};
+};
+
 struct RowsApplied {
   static constexpr BytesField processor{1};
   static constexpr BytesField display_name{3};
@@ -56,6 +66,7 @@ struct Step {
   static constexpr BytesField row_draft_offsets{8};
   static constexpr BytesField draft_counts{9};
   static constexpr BytesField draft_token_ids{10};
+  static constexpr BytesField draft_parents{11};
 };
 
 struct StepEdits {
@@ -67,6 +78,7 @@ struct StepEdits {
   static constexpr VarintField ended_admissions{6};
   static constexpr BytesField later_edits{7};
   static constexpr VarintField should_move{8};
+  static constexpr BytesField events{9};
 };
 
 }  // namespace logitport::fields

@@ -7,7 +7,7 @@ namespace {
 
 // Number of the interface between this module and the package logitport. Increase it, here and in
 // client/logitport/core/compiled.py, with each change after which one no longer works with an earlier other.
-constexpr int interface_number = 16;
+constexpr int interface_number = 17;
 
 // Columns of the protocol are little-endian, and are read and written in place. Hashes are products of 128 bits.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && sizeof(void *) == 8,

@@ -34,6 +34,7 @@ bool apply_to_memory(const EditsView &edits, const Logits &logits) {
 }
 
 using RowsApplied = nb::typed<nb::dict, nb::str, int>;
+using Events = nb::typed<nb::list, nb::typed<nb::tuple, int, nb::str, int, nb::str, nb::bytes, int>>;
 using Rows = nb::typed<nb::tuple, int, nb::ellipsis>;
 
 // Throws NotAccepted for text that is not UTF-8.
@@ -58,6 +59,20 @@ RowsApplied rows_by_name(const std::vector<ReplyMessage::Applied> &applied) {
   return rows;
 }
 
+// Of each event: slot, processor, position, name, values and number of events that were left out. None if there are no
+// events. Throws NotAccepted as `text`.
+std::optional<Events> events_of(const std::vector<ReplyMessage::Event> &events) {
+  if (events.empty()) {
+    return std::nullopt;
+  }
+  Events found(nb::list{});
+  for (const ReplyMessage::Event &each : events) {
+    found.append(nb::make_tuple(each.slot, text(each.processor), each.position, text(each.name), to_bytes(each.values),
+                                each.left_out));
+  }
+  return found;
+}
+
 // A reply whose edits were proven for logits of a shape and datatype. Holds what owns the message, which is not copied.
 class PyStepReply {
  public:
@@ -65,6 +80,7 @@ class PyStepReply {
       : owner_(std::move(owner)),
         message_(std::move(message)),
         rows_applied_(rows_by_name(message_.applied)),
+        events_(events_of(message_.events)),
         shape_(shape),
         datatype_(datatype) {}
 
@@ -75,6 +91,7 @@ class PyStepReply {
   }
 
   [[nodiscard]] RowsApplied rows_applied() const { return rows_applied_; }
+  [[nodiscard]] std::optional<Events> events() const { return events_; }
   [[nodiscard]] std::int32_t ended_admissions() const noexcept { return message_.ended_admissions; }
   [[nodiscard]] bool should_move() const noexcept { return message_.should_move; }
 
@@ -93,6 +110,7 @@ class PyStepReply {
   nb::object owner_;
   ReplyMessage message_;
   RowsApplied rows_applied_;
+  std::optional<Events> events_;
   LogitsShape shape_;
   Datatype datatype_;
 };
@@ -181,11 +199,14 @@ void bind_reply(nb::module_ &module) {
       .value("FP16", Datatype::fp16)
       .value("BF16", Datatype::bf16);
   nb::class_<PyStepReply>(module, "StepReply",
-                          "A reply with edits and counts only. The edits were proven for logits of a shape and "
+                          "A reply with edits, counts and events only. The edits were proven for logits of a shape and "
                           "datatype.")
       .def("apply", &PyStepReply::apply, nb::arg("logits"),
            "Apply the edits to logits of torch or numpy.\n\nReturns False, and has changed nothing, if it cannot.")
       .def_prop_ro("rows_applied", &PyStepReply::rows_applied, "Number of rows by processor. A dict of its own.")
+      .def_prop_ro("events", &PyStepReply::events,
+                   "Of each event: slot, processor, position, name, values and number of events that were left out. "
+                   "None without events.")
       .def_prop_ro("all_denied_rows", &PyStepReply::all_denied_rows, "Rows in which edits left no id allowed.")
       .def_prop_ro("ended_admissions", &PyStepReply::ended_admissions, "As StepEdits.ended_admissions.")
       .def_prop_ro("should_move", &PyStepReply::should_move, "As StepEdits.should_move.")

@@ -56,6 +56,39 @@ bool read_applied(std::string_view data, ReplyMessage::Applied &applied) {
   return reader.is_at_end();
 }
 
+bool read_event(std::string_view data, ReplyMessage::Event &event) {
+  MessageReader reader(data);
+  while (reader.next()) {
+    bool valid = true;
+    switch (reader.tag) {
+      case fields::Event::slot.tag():
+        valid = read_number(reader, event.slot);
+        break;
+      case fields::Event::processor.tag():
+        event.processor = reader.bytes;
+        break;
+      case fields::Event::name.tag():
+        event.name = reader.bytes;
+        break;
+      case fields::Event::position.tag():
+        valid = read_number(reader, event.position);
+        break;
+      case fields::Event::values.tag():
+        event.values = reader.bytes;
+        break;
+      case fields::Event::left_out.tag():
+        valid = read_number(reader, event.left_out);
+        break;
+      default:
+        valid = false;
+    }
+    if (!valid) {
+      return false;
+    }
+  }
+  return reader.is_at_end();
+}
+
 bool read_step_edits(std::string_view data, ReplyMessage &message) {
   bool has_edits = false;
   MessageReader reader(data);
@@ -68,6 +101,9 @@ bool read_step_edits(std::string_view data, ReplyMessage &message) {
         break;
       case fields::StepEdits::applied.tag():
         valid = read_applied(reader.bytes, message.applied.emplace_back());
+        break;
+      case fields::StepEdits::events.tag():
+        valid = read_event(reader.bytes, message.events.emplace_back());
         break;
       case fields::StepEdits::all_denied_rows.tag():
         valid = read_column(reader.bytes, message.denied_rows);

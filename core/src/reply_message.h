@@ -9,7 +9,7 @@
 
 namespace logitport {
 
-// A reply with edits and counts only. Its columns and strings are views of the message.
+// A reply with edits, counts and events only. Its columns and strings are views of the message.
 struct ReplyMessage {
   // A processor, and the number of rows that it was applied to.
   struct Applied {
@@ -17,9 +17,16 @@ struct ReplyMessage {
     std::int32_t rows = 0;
   };
 
+  // As the message of this name.
+  struct Event {
+    std::int32_t slot = 0, position = 0, left_out = 0;
+    std::string_view processor, name, values;
+  };
+
   std::uint64_t seq = 0;
   EditsView edits;
   std::vector<Applied> applied;
+  std::vector<Event> events;
   Column<std::int32_t> denied_rows;
   std::int32_t ended_admissions = 0;
   bool should_move = false;

@@ -11,7 +11,7 @@
 namespace logitport {
 
 // At most so many ids of memory are read, or written to the edits, by `State::edit`: a number, and a multiple of the
-// history's length.
+// history's length. Those that `FirstDenial` reads once for a history do not count.
 struct EditSize {
   std::int64_t fixed = 0;
   std::int64_t times_length = 0;
@@ -32,6 +32,8 @@ class State {
   virtual void advance(const History & /*history*/, std::int32_t /*token_id*/) {}
   // Follow a history that was just cut back to its present length.
   virtual void rewind(const History & /*history*/) {}
+  // Follow a history from its beginning, as a new state would.
+  virtual void restart(const History & /*history*/) {}
   // Begin to load this object, or as much of it as the states have in common.
   void prefetch_object() const noexcept { prefetch_to_write(this, 3 * cache_line); }
   // Begin to load the memory that `advance`, and `edit` without it, will read. It helps if a few calls of the states of

@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -16,8 +17,11 @@
 #include "sequences.h"
 #include "state.h"
 #include "states/banned_sequences.h"
+#include "states/loop_breaker.h"
 #include "states/ngram_index.h"
 #include "states/penalty.h"
+#include "states/phase_tracker.h"
+#include "states/phased_state.h"
 #include "states/thinking_blocks.h"
 #include "states/token_list.h"
 
@@ -59,9 +63,13 @@ void rewind(State &state, const History &history) {
   state.rewind(history);
 }
 
+// Of each event: row, name and values.
+using RowEvents = nb::typed<nb::list, nb::typed<nb::tuple, int, nb::str, nb::bytes>>;
+
 // Row i belongs to the i-th state.
-EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::typed<nb::sequence, History> &histories,
-                      std::int64_t vocab_size, bool uses_bitmasks) {
+std::pair<EditsArrays, RowEvents> edit_rows(const nb::typed<nb::sequence, State> &states,
+                                            const nb::typed<nb::sequence, History> &histories, std::int64_t vocab_size,
+                                            bool uses_bitmasks) {
   const std::size_t count = nb::len(states);
   if (count != nb::len(histories)) {
     throw Error(ErrorCode::invalid_argument, "edit_rows: pass one history for each state");
@@ -90,7 +98,12 @@ EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::ty
       rows[i].first->edit(*rows[i].second, edits);
     }
   }
-  return to_arrays(edits.take());
+  RowEvents events(nb::list{});
+  for (const RowEvent &each : edits.events()) {
+    events.append(
+        nb::make_tuple(each.row, nb::str(each.kind->name.data(), each.kind->name.size()), to_bytes(each.json())));
+  }
+  return {to_arrays(edits.take()), events};
 }
 
 // Frees large counts without the interpreter's lock: a million of them take 50 ms, and all threads would wait.
@@ -140,21 +153,83 @@ void make_ngram_index(NGramIndex *self, const History &history, std::int64_t siz
 }
 
 void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int64_t budget, const PyTokens &start,
-                          const PyTokens &end, std::optional<Token> newline) {
-  ThinkingLimit limit{budget, numbers_of<Token>(start), numbers_of<Token>(end), newline};
+                          const PyTokens &end, std::optional<Token> newline, const PyTokens &end_text,
+                          std::int64_t soft_from, std::int64_t min_thinking) {
+  ThinkingLimit limit{budget,      numbers_of<Token>(start),    numbers_of<Token>(end),
+                      newline,     numbers_of<Token>(end_text), soft_from,
+                      min_thinking};
   check(budget >= 0 && !limit.start.empty() && !limit.end.empty());
   const Unlocked unlocked(history.length());
   new (self) ThinkingBlocks(history, std::move(limit));
 }
 
+// `action` is an index of `ACTIONS` in builtin_processors/logitport_builtins/loop_guard/rule.py.
+void make_loop_breaker(LoopBreaker *self, const History &history, std::int64_t repeats, std::int32_t max_period,
+                       std::int64_t min_length, std::int64_t plain_repeats, std::uint8_t action, const PyTokens &ends,
+                       const PyTokens &start, const PyTokens &end, std::optional<Token> newline) {
+  constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+  const CycleRule rule{repeats, max_period, min_length, plain_repeats};
+  const auto chosen = static_cast<LoopAction>(action);
+  check(repeats >= 2 && repeats <= longest && max_period >= 1 && min_length >= 0 && min_length <= longest &&
+        plain_repeats >= 0 && plain_repeats <= longest && chosen <= LoopAction::end_thinking);
+  Tokens ids = numbers_of<Token>(ends);
+  ThinkingLimit limit{0, numbers_of<Token>(start), numbers_of<Token>(end), newline, {}, -1, 0};
+  check(chosen != LoopAction::end_thinking || (!limit.start.empty() && !limit.end.empty()));
+  const Unlocked unlocked(history.length());
+  if (chosen == LoopAction::end_thinking) {
+    new (self) LoopBreaker(history, rule, std::move(limit));
+  } else {
+    new (self) LoopBreaker(history, rule, chosen, std::move(ids));
+  }
+}
+
+std::optional<std::pair<std::int32_t, std::int64_t>> cycle_of(const LoopBreaker &breaker) {
+  const std::optional<Cycle> cycle = breaker.cycle();
+  return cycle ? std::optional(std::pair(cycle->period, cycle->begin)) : std::nullopt;
+}
+
 void make_banned_sequences(BannedSequences *self, const nb::typed<nb::sequence, PyTokens> &sequences,
-                           std::int64_t begin) {
+                           bool generated_only) {
   std::vector<Tokens> words;
   for (const nb::handle sequence : items_of(sequences)) {
     words.push_back(numbers_of<Token>(sequence));
   }
-  check(begin >= 0 && std::none_of(words.begin(), words.end(), [](const Tokens &one) { return one.empty(); }));
-  new (self) BannedSequences(words, begin);
+  check(std::none_of(words.begin(), words.end(), [](const Tokens &one) { return one.empty(); }));
+  new (self) BannedSequences(words, generated_only);
+}
+
+using PyTags = nb::typed<nb::sequence, nb::typed<nb::tuple, PyTokens, int, int, bool>>;
+
+Phase phase_of(int number) {
+  check(number >= 0 && number < phases);
+  return static_cast<Phase>(number);
+}
+
+PhaseTags phase_tags(const PyTags &tags, int starts_in, Token opening_id, Token newline) {
+  PhaseTags found{{}, phase_of(starts_in), opening_id, newline};
+  for (const nb::handle item : items_of(tags)) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    check(fields.size() == 4);
+    found.tags.push_back({numbers_of<Token>(nb::borrow<PyTokens>(fields[0])), phase_of(nb::cast<int>(fields[1])),
+                          nb::cast<int>(fields[2]), nb::cast<bool>(fields[3])});
+    check(!found.tags.back().ids.empty());
+  }
+  return found;
+}
+
+void make_phase_tracker(PhaseTracker *self, const History &history, const PyTags &tags, int starts_in, Token opening_id,
+                        Token newline) {
+  PhaseTags found = phase_tags(tags, starts_in, opening_id, newline);
+  const Unlocked unlocked(history.length());
+  new (self) PhaseTracker(history, std::move(found));
+}
+
+void make_phased_state(PhasedState *self, State &state, const History &history, int phase, const PyTags &tags,
+                       int starts_in, Token opening_id, Token newline) {
+  PhaseTags found = phase_tags(tags, starts_in, opening_id, newline);
+  const Phase wanted = phase_of(phase);
+  const Unlocked unlocked(history.length());
+  new (self) PhasedState(state, history, wanted, std::move(found));
 }
 
 }  // namespace
@@ -165,6 +240,7 @@ void bind_states(nb::module_ &module) {
       .def("advance", &State::advance, nb::arg("history"), nb::arg("token_id"),
            "Follow a history to which an id was just appended.")
       .def("rewind", &rewind, nb::arg("history"), "Follow a history that was just cut back.")
+      .def("restart", &State::restart, nb::arg("history"), "Follow a history from its beginning.")
       .def("edit", &edit, nb::arg("history"), nb::arg("vocab_size"),
            "The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.")
       .def_prop_ro("nbytes", &State::bytes, "Bytes of memory.");
@@ -172,7 +248,7 @@ void bind_states(nb::module_ &module) {
       "edit_rows", &edit_rows, nb::arg("states"), nb::arg("histories"), nb::arg("vocab_size"),
       nb::arg("uses_bitmasks") = false,
       "The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, "
-      "lists that are longer than a bitmask become one.");
+      "lists that are longer than a bitmask become one.\n\nThen row, name and values of each of their events.");
   nb::class_<TokenList, State>(module, "TokenList", "Denies ids, always or below a length.")
       .def(
           "__init__",
@@ -185,9 +261,33 @@ void bind_states(nb::module_ &module) {
            nb::arg("vocab_size"));
   nb::class_<ThinkingBlocks, State>(module, "ThinkingBlocks", "Closes thinking blocks that have used up their budget.")
       .def("__init__", &make_thinking_blocks, nb::arg("history"), nb::arg("budget"), nb::arg("start"), nb::arg("end"),
-           nb::arg("newline").none());
+           nb::arg("newline").none(), nb::arg("end_text") = nb::tuple(), nb::arg("soft_from") = -1,
+           nb::arg("min_thinking") = 0);
   nb::class_<BannedSequences, State>(module, "BannedSequences", "Denies ids that would complete a sequence.")
-      .def("__init__", &make_banned_sequences, nb::arg("sequences"), nb::arg("begin"));
+      .def("__init__", &make_banned_sequences, nb::arg("sequences"), nb::arg("generated_only"));
+  nb::class_<LoopBreaker, State>(module, "LoopBreaker", "Breaks cycles of the output.")
+      .def("__init__", &make_loop_breaker, nb::arg("history"), nb::arg("repeats"), nb::arg("max_period"),
+           nb::arg("min_length"), nb::arg("plain_repeats"), nb::arg("action"), nb::arg("ends"), nb::arg("start"),
+           nb::arg("end"), nb::arg("newline").none())
+      .def_prop_ro(
+          "cycle", &cycle_of,
+          "The period, and the position of the first id, of the cycle at the history's end; None without one.");
+  nb::class_<PhasedState, State>(module, "PhasedState", "Runs another state in the blocks of one phase.")
+      .def("__init__", &make_phased_state, nb::keep_alive<1, 2>(), nb::arg("state"), nb::arg("history"),
+           nb::arg("phase"), nb::arg("tags"), nb::arg("starts_in"), nb::arg("opening_id") = -1,
+           nb::arg("newline") = -1);
+  nb::class_<PhaseTracker>(module, "PhaseTracker", "The blocks of one history, and their phases.")
+      .def("__init__", &make_phase_tracker, nb::arg("history"), nb::arg("tags"), nb::arg("starts_in"),
+           nb::arg("opening_id") = -1, nb::arg("newline") = -1)
+      .def_prop_ro(
+          "phase", [](const PhaseTracker &self) { return static_cast<int>(self.phase()); },
+          "Number of the phase of the history's next id.")
+      .def_prop_ro("begin", &PhaseTracker::begin, "The history's length before its block.")
+      .def("restart", &PhaseTracker::restart, nb::arg("history"), "Read a history from its beginning.")
+      .def("read", &PhaseTracker::read, nb::arg("history"), "Follow a history after ids were appended.")
+      .def("rewind", &PhaseTracker::rewind, nb::arg("history"), "Follow a history that was just cut back.")
+      .def("exempt_id", &PhaseTracker::exempt_id, nb::arg("history"),
+           "The id that no edit may change now; -1 if there is none.");
   nb::class_<PyPenalty, State>(module, "Penalty", "Lowers the logits of generated ids.")
       .def(nb::init<const History &, float, bool>(), nb::arg("history"), nb::arg("penalty"), nb::arg("per_occurrence"));
 }

@@ -32,12 +32,13 @@ StepFrameWriter::StepFrameWriter(nb::handle new_token_ids, const nb::dict &held,
   }
 }
 
-void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows, nb::handle draft_parents) {
   for (const Request &request : requests_) {
     request.history->prefetch();
   }
   new_.clear();
   drafts_.clear();
+  draft_parents_.clear();
   row_requests_.clear();
   row_offsets_.clear();
   read_new_ids(new_token_ids);
@@ -45,6 +46,12 @@ void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::hand
     require(PyDict_CheckExact(drafts.ptr()));
     if (PyDict_Size(drafts.ptr()) != 0) {
       read_drafts(drafts);
+    }
+  }
+  if (!draft_parents.is_none()) {
+    require(PyDict_CheckExact(draft_parents.ptr()));
+    if (PyDict_Size(draft_parents.ptr()) != 0) {
+      read_parents(draft_parents);
     }
   }
   if (!rows.is_none()) {
@@ -74,6 +81,7 @@ nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
   step.column(fields::Step::row_draft_offsets, row_offsets_);
   step.column(fields::Step::draft_counts, drafts_.counts);
   step.column(fields::Step::draft_token_ids, drafts_.ids);
+  step.column(fields::Step::draft_parents, draft_parents_);
   MessageWriter frame;
   frame.varint(fields::SessionRequest::seq, seq);
   frame.bytes(fields::SessionRequest::step, step.data());
@@ -84,10 +92,16 @@ nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
 }
 
 void StepFrameWriter::extend() {
+  std::vector<std::int32_t> rows(row_requests_.empty() ? 0 : requests_.size());
+  for (const std::int32_t request : row_requests_) {
+    ++rows[static_cast<std::size_t>(request)];
+  }
   std::size_t first = 0;
   for (std::size_t index = 0; index < new_.counts.size(); ++index) {
     const auto count = static_cast<std::size_t>(new_.counts[index]);
-    requests_[index].history->extend(new_.ids.data() + first, count);
+    History &history = *requests_[index].history;
+    history.extend(new_.ids.data() + first, count);
+    history.add_rows(new_.counts[index], rows.empty() ? 1 : rows[index]);
     first += count;
   }
   new_.clear();
@@ -117,6 +131,36 @@ void StepFrameWriter::read_drafts(nb::handle drafts) {
     read_ids(ids, drafts_);
   }
   require(found == static_cast<std::size_t>(PyDict_Size(drafts.ptr())));
+}
+
+// The parents of the drafts. A request without an entry has a chain.
+void StepFrameWriter::read_parents(nb::handle draft_parents) {
+  require(!drafts_.counts.empty());
+  std::size_t found = 0;
+  bool has_tree = false;
+  for (std::size_t request = 0; request < requests_.size(); ++request) {
+    const std::int32_t count = drafts_.counts[request];
+    PyObject *parents = find(draft_parents, requests_[request].handle);
+    std::int32_t index = 0;
+    if (parents == nullptr) {
+      for (; index < count; ++index) {
+        draft_parents_.push_back(index - 1);
+      }
+      continue;
+    }
+    ++found;
+    const auto add = [&](std::int64_t parent) {
+      require(parent >= -1 && parent < index++);
+      draft_parents_.push_back(static_cast<std::int32_t>(parent));
+    };
+    require(for_each_item(parents, [&](nb::handle item) { add(integer(item)); }) || for_each_number(parents, add));
+    require(index == count);
+    has_tree |= count != 0;
+  }
+  if (!has_tree) {
+    draft_parents_.clear();
+  }
+  require(found == static_cast<std::size_t>(PyDict_Size(draft_parents.ptr())));
 }
 
 void StepFrameWriter::read_ids(nb::handle token_ids, Ids &column) const {
@@ -168,15 +212,16 @@ void bind_step_frame(nb::module_ &module) {
                               "Writes the frames of steps with the same requests in the same order.")
       .def(
           "read",
-          [](StepFrameWriter &self, nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+          [](StepFrameWriter &self, nb::handle new_token_ids, nb::handle drafts, nb::handle rows,
+             nb::handle draft_parents) {
             try {
-              self.read(new_token_ids, drafts, rows);
+              self.read(new_token_ids, drafts, rows, draft_parents);
             } catch (const NotAccepted &) {
               return false;
             }
             return true;
           },
-          nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(),
+          nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(), nb::arg("draft_parents").none(),
           "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
       .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"), "Serialize the frame of the step.")
       .def("extend", &StepFrameWriter::extend, "Append the new ids of the step to the histories.");

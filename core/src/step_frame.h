@@ -21,7 +21,8 @@ class StepFrameWriter {
 
   // Read the arguments of `Session.step`. Each may be wrong or only unusual.
   // Throws NotAccepted for whatever is not plain: other requests, other types, ids outside the vocabulary.
-  void read(nanobind::handle new_token_ids, nanobind::handle drafts, nanobind::handle rows);
+  void read(nanobind::handle new_token_ids, nanobind::handle drafts, nanobind::handle rows,
+            nanobind::handle draft_parents);
 
   // The step that was read, as a `logitport.v1.SessionRequest` after its length, uint32. Lengths and checksums of the
   // histories are those before the new ids.
@@ -47,6 +48,7 @@ class StepFrameWriter {
 
   void read_new_ids(nanobind::handle new_token_ids);
   void read_drafts(nanobind::handle drafts);
+  void read_parents(nanobind::handle draft_parents);
   void read_ids(nanobind::handle token_ids, Ids &column) const;
   void add_row_of_each_draft();
   void add_rows(nanobind::handle rows);
@@ -57,6 +59,7 @@ class StepFrameWriter {
   std::vector<std::int32_t> slots_, generations_;
   // Of the step that was read.
   Ids new_, drafts_;
+  std::vector<std::int32_t> draft_parents_;  // empty if all drafts are chains
   std::vector<std::int32_t> row_requests_, row_offsets_;
 };
 

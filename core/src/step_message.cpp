@@ -31,6 +31,8 @@ std::string_view *column_of(StepFrame &frame, std::uint32_t tag) {
       return &frame.draft_counts;
     case fields::Step::draft_token_ids.tag():
       return &frame.draft_token_ids;
+    case fields::Step::draft_parents.tag():
+      return &frame.draft_parents;
     default:
       return nullptr;
   }
@@ -47,6 +49,27 @@ bool read_step(std::string_view data, StepFrame &frame) {
     *column = reader.bytes;
   }
   return reader.is_at_end();
+}
+
+// As Python's protobuf: nothing for a number that is 0, and for empty text.
+void write_event(const EventMessage &event, MessageWriter &message) {
+  const auto number = [&message](VarintField field, std::int32_t value) {
+    if (value != 0) {
+      message.varint(field, static_cast<std::uint64_t>(value));
+    }
+  };
+  const auto text = [&message](BytesField field, std::string_view value) {
+    if (!value.empty()) {
+      message.bytes(field, value);
+    }
+  };
+  number(fields::Event::slot, event.slot);
+  text(fields::Event::processor, event.processor);
+  text(fields::Event::name, event.name);
+  number(fields::Event::position, event.position);
+  text(fields::Event::values, event.values);
+  number(fields::Event::left_out, event.left_out);
+  number(fields::Event::draft_offset, event.draft_offset);
 }
 
 }  // namespace
@@ -85,6 +108,11 @@ void StepReplyWriter::write(const StepReply &reply) {
   }
   if (reply.should_move) {
     rest_.varint(fields::StepEdits::should_move, 1);
+  }
+  for (const EventMessage &each : *reply.events) {
+    each_.clear();
+    write_event(each, each_);
+    rest_.bytes(fields::StepEdits::events, each_.data());
   }
   std::size_t edits_size = 0;
   for_each_column(edits, [&edits_size](BytesField field, const auto &column) {

@@ -32,6 +32,17 @@ struct AppliedRows {
   std::int64_t rows;
 };
 
+// An event, as the message of this name. `name` is empty for one that only counts others.
+struct EventMessage {
+  std::int32_t slot;
+  std::string_view processor;
+  std::string_view name;
+  std::int32_t position;
+  std::string values;
+  std::int32_t left_out;
+  std::int32_t draft_offset;
+};
+
 struct StepReply {
   std::uint64_t seq;
   const PackedEdits *edits;
@@ -39,6 +50,7 @@ struct StepReply {
   const std::vector<AppliedRows> *applied;
   std::int32_t ended_admissions;
   bool should_move;
+  const std::vector<EventMessage> *events;
 };
 
 // Writes replies, each into the memory of the last one.

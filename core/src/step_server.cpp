@@ -1,9 +1,27 @@
 #include "step_server.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 namespace logitport {
+
+namespace {
+
+bool is_same_row(const RequestEvent &one, const RequestEvent &other) noexcept {
+  return one.slot == other.slot && one.position == other.position && one.draft_offset == other.draft_offset;
+}
+
+// Number of rows that have events; those of a row are next to each other.
+std::size_t row_count(const std::vector<RequestEvent> &events) noexcept {
+  std::size_t rows = events.empty() ? 0 : 1;
+  for (std::size_t number = 1; number < events.size(); ++number) {
+    rows += is_same_row(events[number - 1], events[number]) ? 0 : 1;
+  }
+  return rows;
+}
+
+}  // namespace
 
 void StepServer::add_processor(std::string key, std::string display_name) {
   keys_.push_back(std::move(key));
@@ -26,9 +44,11 @@ bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTer
     refused_seq_ = seq;
     return false;
   }
-  writer_.write({seq, &batch_.edits(), &batch_.denied_rows(), &applied(), terms.ended_admissions, terms.should_move});
+  writer_.write(
+      {seq, &batch_.edits(), &batch_.denied_rows(), &applied(), terms.ended_admissions, terms.should_move, &events()});
   const double ended = monotonic_seconds();
   tally_.add(transport, {ended, ended - started, 0.0}, batch_.applied(), batch_.seconds());
+  tally_.add_events(batch_.events());
   return true;
 }
 
@@ -79,6 +99,35 @@ const std::vector<AppliedRows> &StepServer::applied() {
     }
   }
   return applied_;
+}
+
+// As `bounded` of client/logitport/core/row_events.py.
+const std::vector<EventMessage> &StepServer::events() {
+  events_.clear();
+  const std::vector<RequestEvent> &found = batch_.events();
+  const std::size_t rows = std::max<std::size_t>(1, row_count(found));
+  const std::size_t share =
+      found.size() <= max_step_events ? max_step_events : std::max<std::size_t>(1, max_step_events / rows);
+  std::size_t kept = 0;
+  std::size_t kept_of_row = 0;
+  for (std::size_t number = 0; number < found.size(); ++number) {
+    const RequestEvent &each = found[number];
+    if (number == 0 || !is_same_row(found[number - 1], each)) {
+      kept_of_row = 0;
+    }
+    if (kept < max_step_events && kept_of_row < share) {
+      ++kept;
+      ++kept_of_row;
+      events_.push_back({each.slot, keys_[each.event.processor], each.event.kind->name, each.position,
+                         each.event.json(), 0, each.draft_offset});
+    } else if (!events_.empty() && events_.back().name.empty() && events_.back().slot == each.slot &&
+               events_.back().position == each.position && events_.back().draft_offset == each.draft_offset) {
+      ++events_.back().left_out;
+    } else {
+      events_.push_back({each.slot, "", "", each.position, "", 1, each.draft_offset});
+    }
+  }
+  return events_;
 }
 
 }  // namespace logitport

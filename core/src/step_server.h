@@ -59,12 +59,14 @@ class StepServer {
  private:
   [[nodiscard]] bool is_large() const noexcept { return batch_.has_large_edits() || writer_.is_large(); }
   const std::vector<AppliedRows> &applied();
+  const std::vector<EventMessage> &events();
 
   Batch batch_;
   StepTally tally_;
   StepReplyWriter writer_;
   std::vector<std::string> keys_, display_names_;
   std::vector<AppliedRows> applied_;
+  std::vector<EventMessage> events_;
   std::uint64_t refused_seq_ = 0;
 };
 

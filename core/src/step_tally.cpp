@@ -38,6 +38,16 @@ void StepTally::add(Transport transport, const StepTimes &times, const std::vect
   activity_.last_at = times.ended_at;
 }
 
+void StepTally::add_events(const std::vector<RequestEvent> &events) {
+  if (events.empty()) {
+    return;
+  }
+  const std::scoped_lock locked(mutex_);
+  for (const RequestEvent &each : events) {
+    ++counts_.events[each.event.kind];
+  }
+}
+
 void StepTally::add_bytes(Transport transport, std::size_t received, std::size_t sent) {
   const std::scoped_lock locked(mutex_);
   StepCounts &steps = counts_.steps[static_cast<std::size_t>(transport)];
@@ -59,7 +69,7 @@ Activity StepTally::activity() const {
 
 Counts StepTally::empty() const {
   const StepCounts steps = {none(step_bounds_), none(step_bounds_)};
-  return {{steps, steps}, {}};
+  return {{steps, steps}, {}, {}};
 }
 
 }  // namespace logitport

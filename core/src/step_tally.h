@@ -4,8 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <vector>
+
+#include "row_events.h"
 
 namespace logitport {
 
@@ -30,6 +33,7 @@ struct ProcessorCounts {
 struct Counts {
   std::array<StepCounts, 2> steps;  // by transport
   std::vector<ProcessorCounts> processors;
+  std::map<const EventKind *, std::int64_t> events;
 };
 
 // Of all steps: their number, and when the last one ended, in seconds of the monotonic clock.
@@ -53,6 +57,7 @@ class StepTally {
   // Count a step: its rows and seconds by processor.
   void add(Transport transport, const StepTimes &times, const std::vector<std::int64_t> &rows,
            const std::vector<double> &seconds);
+  void add_events(const std::vector<RequestEvent> &events);
   void add_bytes(Transport transport, std::size_t received, std::size_t sent);
 
   // The counts since the last call.

@@ -11,9 +11,7 @@ def for_vllm(chain):
 
 
 def for_sglang(chain):
-    from logitport.integrations.sglang import RemoteLogitProcessor
-
-    return {"custom_logit_processor": RemoteLogitProcessor.to_str(), "custom_params": {"logitport": chain}}
+    return {"custom_params": {"logitport": chain}}
 
 
 if __name__ == "__main__":

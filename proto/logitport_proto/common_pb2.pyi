@@ -188,3 +188,21 @@ class RowsApplied(_message.Message):
     display_name: str
     rows: int
     def __init__(self, processor: _Optional[str] = ..., display_name: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("slot", "processor", "name", "position", "values", "left_out", "draft_offset")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    processor: str
+    name: str
+    position: int
+    values: bytes
+    left_out: int
+    draft_offset: int
+    def __init__(self, slot: _Optional[int] = ..., processor: _Optional[str] = ..., name: _Optional[str] = ..., position: _Optional[int] = ..., values: _Optional[bytes] = ..., left_out: _Optional[int] = ..., draft_offset: _Optional[int] = ...) -> None: ...

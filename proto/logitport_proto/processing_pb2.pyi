@@ -31,16 +31,18 @@ class ApplyRequest(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[_common_pb2.Request, _Mapping]]] = ..., num_tokens_in_batch: _Optional[int] = ...) -> None: ...
 
 class ApplyResponse(_message.Message):
-    __slots__ = ("logits", "failures", "applied", "all_denied_rows")
+    __slots__ = ("logits", "failures", "applied", "all_denied_rows", "events")
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     logits: _common_pb2.Tensor
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
     all_denied_rows: bytes
-    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("seq", "open", "add", "remove", "step", "logits", "open_region", "share_device_memory", "close_region", "get_programs")
@@ -277,7 +279,7 @@ class RequestsRemoved(_message.Message):
     def __init__(self) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids", "row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids")
+    __slots__ = ("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids", "row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids", "draft_parents")
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +290,7 @@ class Step(_message.Message):
     ROW_DRAFT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     slots: bytes
     generations: bytes
     base_lengths: bytes
@@ -298,10 +301,11 @@ class Step(_message.Message):
     row_draft_offsets: bytes
     draft_counts: bytes
     draft_token_ids: bytes
-    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
+    draft_parents: bytes
+    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ..., draft_parents: _Optional[bytes] = ...) -> None: ...
 
 class StepEdits(_message.Message):
-    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits", "should_move")
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits", "should_move", "events")
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +314,7 @@ class StepEdits(_message.Message):
     ENDED_ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
     LATER_EDITS_FIELD_NUMBER: _ClassVar[int]
     SHOULD_MOVE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     edits: _common_pb2.Edits
     logits_rows: bytes
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
@@ -318,7 +323,8 @@ class StepEdits(_message.Message):
     ended_admissions: int
     later_edits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Edits]
     should_move: bool
-    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ..., should_move: bool = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ..., should_move: bool = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...
 
 class StepLogits(_message.Message):
     __slots__ = ("logits",)
@@ -327,13 +333,15 @@ class StepLogits(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class StepLogitsEdited(_message.Message):
-    __slots__ = ("logits", "failures", "applied", "all_denied_rows")
+    __slots__ = ("logits", "failures", "applied", "all_denied_rows", "events")
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     logits: _common_pb2.Tensor
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
     all_denied_rows: bytes
-    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...

@@ -16,7 +16,7 @@ from logitport_proto import common_pb2 as logitport_dot_v1_dot_common__pb2
 from logitport_proto import processing_pb2 as logitport_dot_v1_dot_processing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clogitport/v1/recording.proto\x12\x0clogitport.v1\x1a\x19logitport/v1/common.proto\x1a\x1dlogitport/v1/processing.proto\"8\n\tRecording\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.RecordedEvent\"\xf6\x02\n\rRecordedEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x33\n\rsession_began\x18\x02 \x01(\x0b\x32\x1a.logitport.v1.SessionBeganH\x00\x12\x33\n\rrequest_began\x18\x03 \x01(\x0b\x32\x1a.logitport.v1.RequestBeganH\x00\x12\x37\n\x0frequest_stepped\x18\x04 \x01(\x0b\x32\x1c.logitport.v1.RequestSteppedH\x00\x12\x33\n\rrequest_ended\x18\x05 \x01(\x0b\x32\x1a.logitport.v1.RequestEndedH\x00\x12\x33\n\rsteps_dropped\x18\x06 \x01(\x0b\x32\x1a.logitport.v1.StepsDroppedH\x00\x12;\n\x11recording_stopped\x18\x07 \x01(\x0b\x32\x1e.logitport.v1.RecordingStoppedH\x00\x42\x07\n\x05\x65vent\"]\n\x0cSessionBegan\x12*\n\x07opening\x18\x01 \x01(\x0b\x32\x19.logitport.v1.OpenSession\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x13\n\x0bsdk_version\x18\x03 \x01(\t\"x\n\x0cRequestBegan\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.logitport.v1.Request\x12\x33\n\nprocessors\x18\x03 \x03(\x0b\x32\x1f.logitport.v1.RecordedProcessor\"w\n\x11RecordedProcessor\x12\x0f\n\x07\x62uiltin\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nclass_name\x18\x04 \x01(\t\x12\x0e\n\x06params\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\t\"\xcd\x01\n\x0eRequestStepped\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x15\n\rnew_token_ids\x18\x04 \x01(\x0c\x12\x17\n\x0f\x64raft_token_ids\x18\x05 \x01(\x0c\x12\'\n\x04rows\x18\x06 \x03(\x0b\x32\x19.logitport.v1.RecordedRow\x12\x0e\n\x06greedy\x18\x07 \x01(\x08\x12\x12\n\nunfinished\x18\x08 \x01(\x08\x12\r\n\x05\x65rror\x18\t \x01(\t\"\x98\x01\n\x0bRecordedRow\x12\x14\n\x0c\x64raft_offset\x18\x01 \x01(\x05\x12\"\n\x05\x65\x64its\x18\x02 \x01(\x0b\x32\x13.logitport.v1.Edits\x12\'\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x17.logitport.v1.TopLogits\x12&\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x17.logitport.v1.TopLogits\"9\n\tTopLogits\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x12\x0e\n\x06logits\x18\x02 \x01(\x0c\x12\x0f\n\x07log_sum\x18\x03 \x01(\x01\"\x1b\n\x0cRequestEnded\x12\x0b\n\x03key\x18\x01 \x01(\x05\"\x1d\n\x0cStepsDropped\x12\r\n\x05steps\x18\x01 \x01(\x03\"J\n\x10RecordingStopped\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x15\n\rdropped_steps\x18\x03 \x01(\x03\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clogitport/v1/recording.proto\x12\x0clogitport.v1\x1a\x19logitport/v1/common.proto\x1a\x1dlogitport/v1/processing.proto\"8\n\tRecording\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.RecordedEvent\"\xf6\x02\n\rRecordedEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x33\n\rsession_began\x18\x02 \x01(\x0b\x32\x1a.logitport.v1.SessionBeganH\x00\x12\x33\n\rrequest_began\x18\x03 \x01(\x0b\x32\x1a.logitport.v1.RequestBeganH\x00\x12\x37\n\x0frequest_stepped\x18\x04 \x01(\x0b\x32\x1c.logitport.v1.RequestSteppedH\x00\x12\x33\n\rrequest_ended\x18\x05 \x01(\x0b\x32\x1a.logitport.v1.RequestEndedH\x00\x12\x33\n\rsteps_dropped\x18\x06 \x01(\x0b\x32\x1a.logitport.v1.StepsDroppedH\x00\x12;\n\x11recording_stopped\x18\x07 \x01(\x0b\x32\x1e.logitport.v1.RecordingStoppedH\x00\x42\x07\n\x05\x65vent\"]\n\x0cSessionBegan\x12*\n\x07opening\x18\x01 \x01(\x0b\x32\x19.logitport.v1.OpenSession\x12\x0c\n\x04time\x18\x02 \x01(\x01\x12\x13\n\x0bsdk_version\x18\x03 \x01(\t\"x\n\x0cRequestBegan\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.logitport.v1.Request\x12\x33\n\nprocessors\x18\x03 \x03(\x0b\x32\x1f.logitport.v1.RecordedProcessor\"w\n\x11RecordedProcessor\x12\x0f\n\x07\x62uiltin\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nclass_name\x18\x04 \x01(\t\x12\x0e\n\x06params\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\t\"\x89\x02\n\x0eRequestStepped\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\x05\x12\x15\n\rnew_token_ids\x18\x04 \x01(\x0c\x12\x17\n\x0f\x64raft_token_ids\x18\x05 \x01(\x0c\x12\'\n\x04rows\x18\x06 \x03(\x0b\x32\x19.logitport.v1.RecordedRow\x12\x0e\n\x06greedy\x18\x07 \x01(\x08\x12\x12\n\nunfinished\x18\x08 \x01(\x08\x12\r\n\x05\x65rror\x18\t \x01(\t\x12#\n\x06\x65vents\x18\n \x03(\x0b\x32\x13.logitport.v1.Event\x12\x15\n\rdraft_parents\x18\x0b \x01(\x0c\"\x98\x01\n\x0bRecordedRow\x12\x14\n\x0c\x64raft_offset\x18\x01 \x01(\x05\x12\"\n\x05\x65\x64its\x18\x02 \x01(\x0b\x32\x13.logitport.v1.Edits\x12\'\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x17.logitport.v1.TopLogits\x12&\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x17.logitport.v1.TopLogits\"9\n\tTopLogits\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x12\x0e\n\x06logits\x18\x02 \x01(\x0c\x12\x0f\n\x07log_sum\x18\x03 \x01(\x01\"\x1b\n\x0cRequestEnded\x12\x0b\n\x03key\x18\x01 \x01(\x05\"\x1d\n\x0cStepsDropped\x12\r\n\x05steps\x18\x01 \x01(\x03\"J\n\x10RecordingStopped\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x15\n\rdropped_steps\x18\x03 \x01(\x03\x42\x39\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_RECORDEDPROCESSOR']._serialized_start=756
   _globals['_RECORDEDPROCESSOR']._serialized_end=875
   _globals['_REQUESTSTEPPED']._serialized_start=878
-  _globals['_REQUESTSTEPPED']._serialized_end=1083
-  _globals['_RECORDEDROW']._serialized_start=1086
-  _globals['_RECORDEDROW']._serialized_end=1238
-  _globals['_TOPLOGITS']._serialized_start=1240
-  _globals['_TOPLOGITS']._serialized_end=1297
-  _globals['_REQUESTENDED']._serialized_start=1299
-  _globals['_REQUESTENDED']._serialized_end=1326
-  _globals['_STEPSDROPPED']._serialized_start=1328
-  _globals['_STEPSDROPPED']._serialized_end=1357
-  _globals['_RECORDINGSTOPPED']._serialized_start=1359
-  _globals['_RECORDINGSTOPPED']._serialized_end=1433
+  _globals['_REQUESTSTEPPED']._serialized_end=1143
+  _globals['_RECORDEDROW']._serialized_start=1146
+  _globals['_RECORDEDROW']._serialized_end=1298
+  _globals['_TOPLOGITS']._serialized_start=1300
+  _globals['_TOPLOGITS']._serialized_end=1357
+  _globals['_REQUESTENDED']._serialized_start=1359
+  _globals['_REQUESTENDED']._serialized_end=1386
+  _globals['_STEPSDROPPED']._serialized_start=1388
+  _globals['_STEPSDROPPED']._serialized_end=1417
+  _globals['_RECORDINGSTOPPED']._serialized_start=1419
+  _globals['_RECORDINGSTOPPED']._serialized_end=1493
 # @@protoc_insertion_point(module_scope)

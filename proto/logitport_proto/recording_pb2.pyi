@@ -68,7 +68,7 @@ class RecordedProcessor(_message.Message):
     def __init__(self, builtin: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., class_name: _Optional[str] = ..., params: _Optional[bytes] = ..., payload: _Optional[str] = ...) -> None: ...
 
 class RequestStepped(_message.Message):
-    __slots__ = ("key", "index", "base_length", "new_token_ids", "draft_token_ids", "rows", "greedy", "unfinished", "error")
+    __slots__ = ("key", "index", "base_length", "new_token_ids", "draft_token_ids", "rows", "greedy", "unfinished", "error", "events", "draft_parents")
     KEY_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,8 @@ class RequestStepped(_message.Message):
     GREEDY_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     key: int
     index: int
     base_length: int
@@ -87,7 +89,9 @@ class RequestStepped(_message.Message):
     greedy: bool
     unfinished: bool
     error: str
-    def __init__(self, key: _Optional[int] = ..., index: _Optional[int] = ..., base_length: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ..., rows: _Optional[_Iterable[_Union[RecordedRow, _Mapping]]] = ..., greedy: bool = ..., unfinished: bool = ..., error: _Optional[str] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
+    draft_parents: bytes
+    def __init__(self, key: _Optional[int] = ..., index: _Optional[int] = ..., base_length: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ..., rows: _Optional[_Iterable[_Union[RecordedRow, _Mapping]]] = ..., greedy: bool = ..., unfinished: bool = ..., error: _Optional[str] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ..., draft_parents: _Optional[bytes] = ...) -> None: ...
 
 class RecordedRow(_message.Message):
     __slots__ = ("draft_offset", "edits", "before", "after")

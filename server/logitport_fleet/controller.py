@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from logitport_fleet.options import FleetOptions
-    from logitport_server.processes.server_report import Report
+    from logitport_server.processes.server_report import ServerReport
 
 
 class FleetServers(Protocol):
     """The servers of a fleet, by index."""
 
-    def reports(self) -> Mapping[int, Report]:
+    def reports(self) -> Mapping[int, ServerReport]:
         """Return the state of each server that was created, and not removed."""
 
     def create(self, index: int) -> None:
@@ -48,7 +48,7 @@ class FleetStatus:
     url: str
     desired: int
     load: FleetLoad
-    reports: Mapping[int, Report]
+    reports: Mapping[int, ServerReport]
     error: str = ""
 
 
@@ -76,7 +76,7 @@ class Controller:
         continues: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reports: Mapping[int, Report] = {}
+        self.reports: Mapping[int, ServerReport] = {}
         self.load = FleetLoad()
         self._options = options
         self._decision = Decision(options.servers)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from logitport_server.processes.server_report import Report
+    from logitport_server.processes.server_report import ServerReport
 
 PATH = "/targets"
 METRICS_LABEL = "__meta_logitport_metrics_address"
 
 
-def document(reports: Iterable[Report]) -> bytes:
+def document(reports: Iterable[ServerReport]) -> bytes:
     """Return the list of the servers that are ready, or b""."""
     groups = [
         {"targets": [report.address], "labels": {METRICS_LABEL: report.metrics_address}}

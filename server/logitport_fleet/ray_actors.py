@@ -27,7 +27,7 @@ from logitport_fleet.scaling import FleetLoad
 from logitport_server.addresses import join
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.processes.child_process import child_command
-from logitport_server.processes.server_report import Report
+from logitport_server.processes.server_report import ServerReport
 from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ServerActor:
         _prepare_process()
         addresses = options.addresses(index, ray.util.get_node_ip_address())
         self._supervisor: Supervisor | None = None
-        self._report = Report(addresses.clients, addresses.metrics)
+        self._report = ServerReport(addresses.clients, addresses.metrics)
         try:
             config = parse_serve_options(options.serve_options)
         except StartupError as error:
@@ -72,7 +72,7 @@ class ServerActor:
         )
         _start_thread("logitport-supervisor", self._supervisor.run)
 
-    def report(self) -> Report:
+    def report(self) -> ServerReport:
         """Return the state of the server."""
         return self._report if self._supervisor is None else self._supervisor.report
 
@@ -159,14 +159,14 @@ class RayServers:
     def __init__(self, options: FleetOptions) -> None:
         self._options = options
         self._pending: dict[int, Any] = {}
-        self._last: dict[int, Report] = {}
+        self._last: dict[int, ServerReport] = {}
         self._actors = {
             int(name.removeprefix(_SERVER)): ray.get_actor(name, options.namespace)
             for name in names(options.namespace)
             if name.startswith(_SERVER)
         }
 
-    def reports(self) -> Mapping[int, Report]:
+    def reports(self) -> Mapping[int, ServerReport]:
         for index, actor in self._actors.items():
             # One call at a time: calls of an actor that does not answer would pile up.
             self._pending.setdefault(index, actor.report.remote())
@@ -193,9 +193,9 @@ class RayServers:
         self._last.pop(index, None)
         ray.kill(self._actors.pop(index), no_restart=True)
 
-    def _report(self, index: int) -> Report:
+    def _report(self, index: int) -> ServerReport:
         try:
-            report: Report = ray.get(self._pending[index], timeout=0)
+            report: ServerReport = ray.get(self._pending[index], timeout=0)
         except GetTimeoutError:
             report = self._unknown(index)
         except RayError as error:
@@ -208,9 +208,9 @@ class RayServers:
         self._last[index] = report
         return report
 
-    def _unknown(self, index: int) -> Report:
+    def _unknown(self, index: int) -> ServerReport:
         """The report of a server whose actor does not answer: it is being started again."""
-        return replace(self._last.get(index, Report("", "")), state="starting", pid=0)
+        return replace(self._last.get(index, ServerReport("", "")), state="starting", pid=0)
 
 
 def start_controller(options: FleetOptions) -> Any:

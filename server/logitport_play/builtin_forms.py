@@ -72,6 +72,7 @@ STARTERS: Mapping[str, Mapping[str, Any]] = {
     "presence_penalty": {"presence_penalty": 0.8},
     "green_list": {"bias": 2.0},
     "logit_bias": {"logit_bias": {"1": 2.0}},
+    "loop_guard": {"action": "deny_next", "min_length": 12, "plain_repeats": 0},
     "min_tokens": {"min_tokens": 16, "stop_token_ids": [1]},
     "epsilon": {"epsilon_cutoff": 0.02},
     "eta": {"eta_cutoff": 0.02},

@@ -18,9 +18,9 @@ from logitport_runner.watched_step import WatchedStep
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.registry import selected_processors
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.admissions.admission import Admission, check_limits, check_token_ids
+from logitport_session.processor_sources import installed
 from logitport_session.requests.loaded_processors import LoadedProcessors
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import StepOutcome
@@ -31,7 +31,6 @@ from logitport_testing.runner import ProcessorInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -69,7 +68,8 @@ class InProcessRunner:
         )
         if config.tokenizer:
             logitport_builtins.configure(config)
-        self._own = OwnProcessors(selected_processors.load(config), shipped=where != "here")
+        found = installed.load(config.logits_processors, with_entry_points=config.entry_points)
+        self._own = OwnProcessors(found, shipped=where != "here")
         self._executor = make_executor(config)
         self._registry = LocalRegistry(
             PayloadPolicy(allow_shipped=True, max_bytes=config.max_payload_bytes),
@@ -105,9 +105,7 @@ class InProcessRunner:
     def __enter__(self) -> InProcessRunner:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

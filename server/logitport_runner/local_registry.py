@@ -43,13 +43,11 @@ class LocalRegistry(Registry):
         installed: Mapping[str, Any] = BUILTINS,
         **options: Any,
     ) -> None:
-        super().__init__(policy, installed=installed, **options)
+        super().__init__(policy, **options)
+        self.installed = Installed(installed).verify()
+        self.set_installed({name: self.installed.describe(name) for name in self.installed})
         self._checks = Checks(policy, check_python)
-        self._names = ProcessorResolver(Installed(installed).verify(), policy, self._find_registered)
-
-    def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast. True if no processor has this name."""
-        return self._names.is_fast(builtin)
+        self._names = ProcessorResolver(self.installed, policy, self._find_registered)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
         """Look up a request's processor; see `ProcessorResolver.resolve`."""

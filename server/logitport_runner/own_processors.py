@@ -43,7 +43,7 @@ class OwnProcessors:
             InvalidArgument: as `Request.to_proto`.
         """
         named = [(self._named(processor), params) for processor, params in request.checked_processors()]
-        references = [("_", params) for _, params in named]
+        references = [(one.builtin or one.name or one.digest or "payload", params) for one, params in named]
         message = Request(
             request.prompt_token_ids,
             request.output_token_ids,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
+    from logitport.core.row_events import RequestEvent
     from logitport_session.dialects.base import EditsResult
     from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.grouping import Group
@@ -43,10 +44,11 @@ class WatchedStep:
 
     def run_logits_free(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
         """Run the chains that read no logits, and apply their packed edits, as an engine does."""
-        ends: list[tuple[int, int]] = []  # of each place: the number of calls that have succeeded by its end
+        # Of each place: the number of calls that have succeeded by its end, and of events.
+        ends: list[tuple[int, int, int]] = []
 
         def observe(groups: Sequence[Group], _: object) -> None:
-            ends.extend((group.place, len(outcome.succeeded)) for group in groups[:1])
+            ends.extend((group.place, len(outcome.succeeded), len(outcome.events)) for group in groups[:1])
             self._note_failures(groups)
 
         run(rows, {}, self._logits.shape[1], None, outcome, time, observe)
@@ -54,14 +56,15 @@ class WatchedStep:
         apply_edits(outcome.pack(self._logits.shape[1]), final)
         # The session applies the edits of all places at once. Here those up to each place are applied at once, so that
         # the last place ends with the same bits.
-        begin = 0
-        for place, end in ends:
+        begin = first_event = 0
+        for place, end, last_event in ends:
+            events = outcome.events[first_event:last_event]
             logits = tensors.copied(self._logits)
             before = StepOutcome(outcome.succeeded[:end], outcome.failures)
             apply_edits(before.pack(self._logits.shape[1]), logits)
             for index, edits in _edits_of(outcome.succeeded[begin:end]):
-                self._note(index, place, logits[index], edits)
-            begin = end
+                self._note(index, place, logits[index], edits, events)
+            begin, first_event = end, last_event
         self._final.update((row.index, _copied(final[row.index])) for row in rows)
 
     def run_logits_reading(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
@@ -70,17 +73,18 @@ class WatchedStep:
             return
         index_of = [row.index for row in rows]
         logits = self._logits[index_of]  # a copy
-        begin = len(outcome.succeeded)
+        begin, first_event = len(outcome.succeeded), len(outcome.events)
 
         def observe(groups: Sequence[Group], present: Any) -> None:
-            nonlocal begin
-            edits = dict(_edits_of(outcome.succeeded[begin:]))
-            begin = len(outcome.succeeded)
+            nonlocal begin, first_event
+            edits, events = dict(_edits_of(outcome.succeeded[begin:])), outcome.events[first_event:]
+            begin, first_event = len(outcome.succeeded), len(outcome.events)
             self._note_failures(groups)
             for group in groups:
                 for row in group.rows:
                     if row.request.failure is None:
-                        self._note(index_of[row.index], group.place, present[row.index], edits.get(row.index, ()))
+                        index, own = row.index, edits.get(row.index, ())
+                        self._note(index_of[index], group.place, present[index], own, events, index)
 
         renumbered = Rows((Row(place, row.request) for place, row in enumerate(rows)), greedy=rows.greedy)
         run(renumbered, {}, logits.shape[1], logits, outcome, time, observe)
@@ -101,8 +105,19 @@ class WatchedStep:
                 if row.request.failure is not None:
                     self._failed.setdefault(row.request, group.place)
 
-    def _note(self, index: int, place: int, logits: Any, edits: tuple[Edit, ...]) -> None:
-        self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits)
+    def _note(
+        self,
+        index: int,
+        place: int,
+        logits: Any,
+        edits: tuple[Edit, ...],
+        events: Sequence[tuple[Row, RequestEvent]],
+        row: int | None = None,
+    ) -> None:
+        """Note the effect of a processor on a row. In the events of its place, the row has the index `row`."""
+        row = index if row is None else row
+        own = tuple(one.event for at, one in events if at.index == row)
+        self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits, own)
 
 
 def _by_place(places: dict[int, PlaceResult], request: ActiveRequest) -> tuple[PlaceResult | None, ...]:

@@ -55,8 +55,6 @@ class WorkerForker:
     def __init__(self) -> None:
         self._plan = SandboxPlan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
-        priority.lower_session()
-        self._sessions = priority.SessionsOfWorkers()
         os.chdir("/")  # a relative path from the server's folder would pass by the modes of those above it
         self._users = users.Assigned()
         if self._plan.own_users:
@@ -93,7 +91,6 @@ class WorkerForker:
         with ours:
             with theirs:
                 ours.settimeout(_SETTING_UP_SECONDS)
-                self._sessions.decide()
                 intermediate = os.fork()
                 if intermediate == 0:
                     ours.close()  # with it, the worker would not notice the end of this process
@@ -150,7 +147,7 @@ class WorkerForker:
         if not channel.recv(_MESSAGE_BYTES):
             raise SandboxError("the process that forks workers has ended")
         linux.die_with_parent(signal.SIGKILL)
-        self._sessions.begin()
+        priority.begin_session()
         priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         kept = {*keep, channel.fileno()}

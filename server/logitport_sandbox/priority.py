@@ -17,59 +17,43 @@ from logitport_sandbox import linux
 # two to three times as long. 19 would let a busy engine starve honest workers.
 NICENESS = 5
 
-_AUTOGROUP = "/proc/self/autogroup"
-# The kernel accepts one such write in a tenth of a second from all unprivileged processes together.
-_AUTOGROUP_TRIES, _AUTOGROUP_SECONDS = 10, 0.1
-# Workers forked within this time share a session, so that no fork waits for the kernel.
-_BETWEEN_SESSIONS_SECONDS = _AUTOGROUP_SECONDS
+_AUTOGROUP, _ENABLED = "/proc/self/autogroup", "/proc/sys/kernel/sched_autogroup_enabled"
+# The kernel accepts one such write in a tenth of a second from all unprivileged processes together (autogroup.c in
+# Linux). Several processes may fork workers at the same time, so that one try for each tenth is not enough.
+_TRIES, _BETWEEN_TRIES_SECONDS = 40, 0.05
 
 
-def lower_session() -> None:
-    """Lower the priority of this process's session: in the preloaded parent, for workers without one of their own.
+def begin_session() -> None:
+    """In a worker, before the layers: begin a session of its own, and lower the priority of that session.
 
-    With autogroups (sched(7)), a niceness counts only within a session, and sessions have a niceness of their own.
-    The process must be dumpable, because its files in /proc belong to root otherwise.
+    With autogroups (sched(7)), the kernel divides the CPU among sessions first, whatever their number of threads, and
+    a niceness counts only within a session. Sharing the session of the preloaded parent lost: workers in it that
+    compute without end slowed each fork.
     """
-    for _ in range(_AUTOGROUP_TRIES):
-        try:
-            with open(_AUTOGROUP, "w", encoding="ascii") as file:
-                file.write(str(NICENESS))
-        except BlockingIOError:
-            time.sleep(_AUTOGROUP_SECONDS)
-        except OSError:  # a kernel without autogroups
-            return
-        else:
-            return
+    os.setsid()
+    linux.set_dumpable(True)  # else its files in /proc belong to root
+    try:
+        _lower_session()
+    finally:
+        linux.set_dumpable(False)
 
 
-class SessionsOfWorkers:
-    """Divides the CPU among workers, whatever their number of threads: each has a session of its own.
-
-    With autogroups, the kernel divides the CPU among sessions first. Because it accepts few writes of a session's
-    niceness, a worker that is forked soon after another one shares the session of the preloaded parent.
-    """
-
-    def __init__(self) -> None:
-        self._next = 0.0
-        self._granted = False
-
-    def decide(self) -> None:
-        """In the preloaded parent, before a fork: decide whether the worker gets a session of its own."""
-        now = time.monotonic()
-        self._granted = now >= self._next
-        if self._granted:
-            self._next = now + _BETWEEN_SESSIONS_SECONDS
-
-    def begin(self) -> None:
-        """In a worker, before the layers: begin its session, if it gets one, and lower the session's priority."""
-        if not self._granted:
-            return
-        os.setsid()
-        linux.set_dumpable(True)  # its files in /proc belong to it again
-        try:
-            lower_session()
-        finally:
-            linux.set_dumpable(False)
+def _lower_session() -> None:
+    """Wait until the kernel accepts the niceness: up to 2 s."""
+    try:
+        with open(_ENABLED, encoding="ascii") as file:
+            if not int(file.read()):
+                return
+        for _ in range(_TRIES):
+            try:
+                with open(_AUTOGROUP, "w", encoding="ascii") as file:
+                    file.write(str(NICENESS))
+            except BlockingIOError:
+                time.sleep(_BETWEEN_TRIES_SECONDS)
+            else:
+                return
+    except OSError:  # a kernel without autogroups
+        return
 
 
 def lower() -> None:

@@ -1,13 +1,9 @@
-"""Start-up and shutdown of one server."""
+"""One server with its parts. `running` runs it until a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -17,11 +13,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from logitport import ops
-from logitport.core import compiled
-from logitport.errors import LogitportError
 from logitport.system.fair_threads import FairThreads
-from logitport.system.variables import OF_THE_SDK, unread
 from logitport_proto import (
     admin_pb2,
     admin_pb2_grpc,
@@ -32,7 +24,6 @@ from logitport_proto import (
 )
 from logitport_server import tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
-from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.admin_service import AdminService, StatusReporter
 from logitport_server.front_door.launched import launch
@@ -47,13 +38,11 @@ from logitport_server.front_door.session_zygote import SessionZygote
 from logitport_server.front_door.worker_service import worker_service_of
 from logitport_server.http_pages import status_pages
 from logitport_server.http_pages.status_pages import Health, Heartbeat, StatusPages
-from logitport_server.lifecycle import collector
 from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.lifecycle.stop_signals import StoppedBeforeReady, StopSignals
+from logitport_server.lifecycle.stop_signals import signals_deferred
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.family import counter, gauge
 from logitport_server.principal_process.process_messages import Leave, UseKeys
-from logitport_server.registry import selected_processors
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
@@ -61,13 +50,11 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding
-from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
-from logitport_server.transports.readiness import ReadyServer, report
-from logitport_server.version import VERSION
-from logitport_session.resources import descriptors
+from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, open_local_socket
+from logitport_server.transports.readiness import ReadyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from logitport_server.config import ServerConfig
     from logitport_server.front_door.launched import Launched
@@ -113,25 +100,20 @@ class Server:
         self, config: ServerConfig, processors: Iterable[object] = (), launched: Launched | None = None
     ) -> None:
         with ExitStack() as when_failed:
-            processors = list(processors)
             launched = launched or launch(config, processors)
             when_failed.callback(launched.close)
-            self._prepare(config, processors, launched, when_failed)
+            self._prepare(config, launched, when_failed)
             when_failed.pop_all()
 
-    def _prepare(
-        self, config: ServerConfig, processors: Sequence[object], launched: Launched, when_failed: ExitStack
-    ) -> None:
+    def _prepare(self, config: ServerConfig, launched: Launched, when_failed: ExitStack) -> None:
         """Create all parts. What `when_failed` holds is called if one cannot be created."""
         endpoint.check_exposure(config)
-        ops.check_variable()
-        known = selected_processors.load(config, processors)
         self._config = config
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self._workers = worker_service_of(config, launched.workers, authenticator.grants)
         when_failed.callback(self._workers.close)
-        self._metrics = Metrics(known)
+        self._metrics = Metrics()
         if config.has_workers:
             self._metrics.watch_workers(self._workers, hold_gpu=bool(self._workers.settings.nodes))
         self._store, seal = open_store(config)
@@ -150,7 +132,6 @@ class Server:
             quarantine=self._workers.quarantine,
             store=self._store,
             seal=seal,
-            installed=known,
             on_removed=self._forget_processor,
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
@@ -158,8 +139,9 @@ class Server:
         self._guard = Guard(authenticator, quotas, self._metrics, config.max_message_bytes)
         self._local_socket = None
         if config.local_transport and LOCAL_TRANSPORT_AVAILABLE:
-            self._local_socket = open_local_socket(config)
-            when_failed.callback(self._local_socket.close, 0.0)
+            with signals_deferred():
+                self._local_socket = open_local_socket(config.max_message_bytes)
+                when_failed.callback(self._local_socket.close, 0.0)
         self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
@@ -168,9 +150,10 @@ class Server:
         for need in machine.needs(config):
             if need.warning is not None:
                 logger.warning("%s", need.warning)
-        self._cpu_regime = cpu_regime.begin()
-        if self._cpu_regime.cgroups is not None:
-            when_failed.callback(self._cpu_regime.cgroups.close)
+        with signals_deferred():
+            self._cpu_regime = cpu_regime.begin()
+            if self._cpu_regime.cgroups is not None:
+                when_failed.callback(self._cpu_regime.cgroups.close)
         self._zygote = SessionZygote(launched.setup, launched.sessions, self._workers.settings, handlers)
         self._processes = Processes(self._zygote, self._begin_process)
         self._sessions = SessionsOfProcesses(self._metrics, self._reports, lambda: self._processes)
@@ -275,6 +258,8 @@ class Server:
             await asyncio.gather(self._zygote.start(), asyncio.to_thread(self._workers.ready))
         except RuntimeError as error:
             raise StartupError(f"cannot run shipped processors: {error}") from error
+        self._registry.set_installed(self._zygote.installed)
+        self._metrics.processors.set_installed(self._zygote.installed)
         self._reports.begin()
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
@@ -385,96 +370,3 @@ class Server:
         self._store.close()
         await asyncio.to_thread(tracing.shut_down, _EXPORT_SECONDS)
         return running
-
-
-def open_local_socket(config: ServerConfig) -> LocalSocketListener:
-    """Open the socket of the local transport. Raises StartupError if it cannot be created."""
-    try:
-        return LocalSocketListener(config.max_message_bytes)
-    except OSError as error:
-        raise StartupError(
-            f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
-            "writable folder with a shorter path, or serve with --no-local-transport"
-        ) from error
-
-
-def run(
-    config: ServerConfig,
-    processors: Iterable[object] = (),
-    launched: Launched | None = None,
-    on_ready: Callable[[ReadyServer], None] | None = None,
-    signals: StopSignals | None = None,
-) -> None:
-    """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
-
-    A signal that is received before the server is ready ends the process by that signal.
-
-    Args:
-        config: the options of `logitport serve`.
-        processors: see `Server`.
-        launched: see `Server`.
-        on_ready: called when the server is ready. By default the address is printed.
-        signals: caught since the start, if it has begun already.
-    """
-    signals = signals or StopSignals()
-    config.start_logging()
-    descriptors.raise_limit()
-    for variable in unread({*OF_THE_SDK, *VARIABLES}):
-        logger.warning("%s; logitport serve --help has all options", variable)
-    for name, field in VARIABLES.items():
-        if name in os.environ and field not in config.model_fields_set:
-            logger.warning("%s is set in the environment, but the configuration of this program leaves it out", name)
-    try:
-        with signals.ending_the_process():
-            running = asyncio.run(_serve(config, processors, launched, on_ready or _report, signals))
-    except (StartupError, LogitportError) as error:
-        sys.exit(f"logitport: {error}")
-    if running:
-        logger.warning(
-            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.stop_seconds
-        )
-        logging.shutdown()
-        os._exit(0)  # a normal exit would wait for their threads
-
-
-def _report(ready: ReadyServer) -> None:
-    if ready.metrics_port is not None:
-        logger.info("metrics on port %d", ready.metrics_port)
-    report(ready.address)
-
-
-async def _serve(
-    config: ServerConfig,
-    processors: Iterable[object],
-    launched: Launched | None,
-    on_ready: Callable[[ReadyServer], None],
-    signals: StopSignals,
-) -> int:
-    server = Server(config, processors, launched)
-    stopping = signals.watch()
-    ready = await _start(server, stopping)
-    collector.begin()
-    loop = asyncio.get_running_loop()
-    collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
-    loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
-    compiled.warn_if_missing()
-    shipped, programs = server.announcement, "accepted" if config.programs else "refused"
-    text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
-    logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)
-    on_ready(ready)
-    await stopping.wait()
-    collecting.cancel()
-    text = "stopping: sessions and calls get up to %.1f s; a second signal ends the server at once"
-    logger.info(text, config.stop_seconds)
-    return await server.stop()
-
-
-async def _start(server: Server, stopping: asyncio.Event) -> ReadyServer:
-    """Start the server. If `stopping` is set before it is ready, close it and raise StoppedBeforeReady."""
-    starting, stopped = asyncio.create_task(server.start()), asyncio.create_task(stopping.wait())
-    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-    (stopped if starting.done() else starting).cancel()
-    try:
-        return await starting
-    except asyncio.CancelledError:
-        raise StoppedBeforeReady from None

@@ -61,7 +61,7 @@ class EmbeddedSessions:
     """
 
     def __init__(self, programs: Path | None = None) -> None:
-        self._installed = Installed(installed.load()).verify()
+        self.installed = Installed(installed.load()).verify()
         self._programs = {} if programs is None else _read_programs(programs)
         self._tokenizers: list[str] = []
         # By process: a fork has none of the threads. Not started before the first admission in the background.
@@ -74,12 +74,12 @@ class EmbeddedSessions:
     def list(self) -> list[registry_pb2.ProcessorInfo]:
         """Describe all processors by name, the installed ones first."""
         digests = dict.fromkeys(self._programs[name].digest for name in sorted(self._programs))
-        return [self.get(name) for name in (*sorted(self._installed), *digests)]
+        return [self.get(name) for name in (*sorted(self.installed), *digests)]
 
     def get(self, name: str) -> registry_pb2.ProcessorInfo:
         """Describe an installed processor, or a program by its name or digest. Raises NotFound."""
-        if name in self._installed:
-            return self._installed.describe(name)
+        if name in self.installed:
+            return self.installed.describe(name)
         shipped = self._program(name)
         names = sorted(each for each, other in self._programs.items() if other.digest == shipped.digest)
         return registry_pb2.ProcessorInfo(
@@ -101,22 +101,11 @@ class EmbeddedSessions:
         logitport_builtins.remove_tokenizers(self._tokenizers)
         self._tokenizers.clear()
 
-    # What `LoadedProcessors` needs.
-
-    @property
-    def has_only_builtins(self) -> bool:
-        """Whether no processors are installed in addition to the built-ins."""
-        return self._installed.has_only_builtins
-
-    def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast."""
-        return self._installed.is_fast(builtin)
-
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:  # noqa: ARG002
         """Look up a request's processor. Raises NotFound, InvalidArgument, PayloadError."""
         by = processor.WhichOneof("by")
         if by == "builtin":
-            return self._installed.source(processor.builtin)
+            return self.installed.source(processor.builtin)
         if by is None:
             raise names_no_processor()
         if by == "payload":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport.processors import EditProcessor
+    from logitport_builtins.grammar.grammar_spec import GrammarSpec
 
 
 class Follow:
@@ -69,3 +70,14 @@ class Follow:
 @pytest.fixture(scope="session")
 def follow() -> type[Follow]:
     return Follow
+
+
+@pytest.fixture
+def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile harmless grammars in this process, without a trial. Needs llguidance."""
+    from logitport_builtins.grammar import compiled_grammar, trial_process
+
+    def definition(spec: GrammarSpec) -> str:
+        return trial_process.define(spec.kind, spec.text)
+
+    monkeypatch.setattr(compiled_grammar, "definition", definition)

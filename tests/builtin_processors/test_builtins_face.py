@@ -16,8 +16,8 @@ from logitport_programs.verifier import verify
 PUBLIC = """
     BUILTINS BUILTIN_EDITS BUILTIN_PROGRAMS add_tokenizers configure remove_tokenizers
     DisallowedTokens ThinkingBudget NoRepeatNGram Grammar BadWords BannedStrings ForcePrefix StopOn Dry FrequencyPenalty
-    GreenList GreenListDetector LogitBias MinTokens PresencePenalty Epsilon Eta MinP RepetitionPenalty Temperature TopK
-    TopP TypicalP
+    GreenList GreenListDetector LogitBias LoopGuard MinTokens PresencePenalty Epsilon Eta MinP RepetitionPenalty
+    Temperature TopK TopP TypicalP
     DisallowedTokensLogitsProcessor ThinkingBudgetLogitProcessor Qwen3ThinkingBudgetLogitProcessor
     DeepSeekR1ThinkingBudgetLogitProcessor Glm4MoeThinkingBudgetLogitProcessor InklingThinkingBudgetLogitProcessor
     DeepseekOCRNoRepeatNGramLogitProcessor
@@ -34,7 +34,7 @@ def test_every_builtin_is_logits_free_or_a_program():
     assert list(logitport_builtins.BUILTIN_EDITS) == [
         *("disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"),
         *("bad_words", "banned_strings", "force_prefix", "stop_on"),
-        *("dry", "frequency_penalty", "green_list", "logit_bias", "min_tokens", "presence_penalty"),
+        *("dry", "frequency_penalty", "green_list", "logit_bias", "loop_guard", "min_tokens", "presence_penalty"),
     ]
     for builtin in logitport_builtins.BUILTIN_EDITS.values():
         assert issubclass(builtin, EditProcessor)

@@ -259,3 +259,30 @@ def test_wrong_parameters_are_refused(trained: Tokenizer, processor: Any, name: 
     tokenizers.configure({})
     with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured"):
         begin(processor(), {name: good})
+
+
+def test_the_event_of_denied_ids_follows_from_the_history(tokenizer: Tokenizer) -> None:
+    """At the first row of the output after a text that begins a string, which no id contains wholly."""
+    processor, params = BannedStrings(), {"banned_strings": ["a" * 6, "a" * 40]}
+    token_id = next(one for one in range(VOCAB) if tokenizer.token_bytes(one) == b"a")
+    output = [token_id] * 6
+
+    def events(request: EditRequest) -> list[str]:
+        processor.edit(request, edits := RowEdits())
+        return [event.name for event in edits.events]
+
+    def first_event(output: list[int]) -> int:
+        return next(one for one in range(len(output) + 1) if events(begin(processor, params, output[:one])))
+
+    request = begin(processor, params)
+    position = first_event(output)
+    assert 0 < position < len(output)
+    for length in range(len(output)):
+        assert events(request) == (["ids_denied"] if length == position else [])
+        extend(processor, request, token_id)
+    for length in (position, position - 1, position, len(output)):
+        request.history.rewind(min(request.history.length, 2 + length))
+        processor.rewind(request)
+        for _ in range(request.history.length - 2, length):
+            extend(processor, request, token_id)
+        assert events(request) == (["ids_denied"] if length == position else [])

@@ -15,7 +15,7 @@ from logitport.core.history import History
 from logitport.errors import ProcessorFailed
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
-from logitport_builtins.grammar import compiled_grammar, grammar_tokenizer, masks, trial_process
+from logitport_builtins.grammar import compiled_grammar, grammar_tokenizer, masks
 from tests.builtin_processors import regexes
 from tests.tiers import examples
 from tests.tokenizer_files import write_vocabulary
@@ -23,7 +23,6 @@ from tests.tokenizer_files import write_vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport_builtins.grammar.grammar_spec import GrammarSpec
 
 LLExecutor = pytest.importorskip("llguidance").LLExecutor
 
@@ -40,16 +39,6 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     grammar_tokenizer.configure({"letters": folder})
     yield
     grammar_tokenizer.configure({})
-
-
-@pytest.fixture
-def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile harmless grammars in this process, without a trial."""
-
-    def definition(spec: GrammarSpec) -> str:
-        return trial_process.define(spec.kind, spec.text, spec.whitespace)
-
-    monkeypatch.setattr(compiled_grammar, "definition", definition)
 
 
 class Follow:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 pytest.importorskip("llguidance")
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+LEGACY_TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f=a>", "schema": PERSON, "end": "</f>"}],
+    "triggers": ["<f="],
+}
 
 GOOD = [
     {"json_schema": PERSON},
@@ -37,11 +42,14 @@ GOOD = [
     {"choice": ["yes", "no", "ä\U0001f600\n\"'\\"]},
     {"ebnf": 'root ::= ("a" | "b" root)* [^"\\\\] .'},
     {"ebnf": 'root ::= "\\u00e9\\U0001f600\\x41"'},
+    {"lark": 'start: "a" <|end|> <[5-9]> %json {"type": "object"}'},
+    {"structural_tag": json.dumps(LEGACY_TAG), "disable_any_whitespace": True},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": PERSON}}], "tool_format": "mistral"},
     {"regex": "a", "__req__": SimpleNamespace()},
 ]
 
 BAD = [
-    ({}, "exactly one of json_schema, json_object, regex, choice, ebnf, not none"),
+    ({}, "exactly one of json_schema, .*, ebnf, lark, structural_tag, tools, not none"),
     ({"regex": None}, "not none"),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "not regex and ebnf"),
     ({"grammar": "a"}, "unknown parameter 'grammar'; known parameters: json_schema, json_object"),
@@ -55,13 +63,18 @@ BAD = [
         {"regex": "a", "whitespace_pattern": " "},
         "whitespace_pattern applies only to JSON, but the grammar is of kind regex",
     ),
-    ({"json_object": True, "whitespace_pattern": "("}, "json_schema: "),
+    ({"json_object": True, "whitespace_pattern": "("}, "json_schema: whitespace_pattern: .*unclosed group"),
     ({"json_object": True, "whitespace_pattern": 1}, "whitespace_pattern must be a string, not 1"),
     ({"json_object": True, "whitespace_pattern": "", "disable_any_whitespace": True}, "exclude each other"),
     ({"json_object": True, "disable_any_whitespace": 1}, "must be true or false, not 1"),
     ({"json_object": False}, "json_object must be true"),
     ({"json_schema": "{"}, "json_schema is not JSON"),
     ({"json_schema": []}, r"must be a JSON schema, an object, or the text of one, not \[\]"),
+    (
+        {"json_schema": {"name": "person", "strict": True, "schema": PERSON}},
+        "json_schema has the form of OpenAI's response_format: give the schema alone, the object under 'schema'",
+    ),
+    ({"json_schema": {"type": "json_schema", "json_schema": {"schema": PERSON}}}, "alone, the object under 'schema'"),
     ({"json_schema": {"type": {1, 2}}}, "json_schema is not JSON"),
     ({"json_schema": {"type": "strin"}}, "json_schema: Invalid type: strin"),
     ({"json_schema": {"not": {}}}, 'Unimplemented keys: ."not".'),
@@ -83,13 +96,13 @@ BAD = [
     ({"regex": "a" * (grammar_spec.MAX_TEXT_LENGTH + 1)}, "regex is longer than 131072 bytes"),
 ]
 
+_PRODUCT = {"allOf": [{"type": "integer", "multipleOf": number} for number in (9973, 9967, 9949, 9941)]}
+
 # Each is small, but without limits would take gigabytes or minutes, or crash the process.
 BOMBS = {
     "nested groups": {"regex": "(" * 60_000 + ")" * 60_000},
     "nested groups of ebnf": {"ebnf": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
-    "a product of automata": {
-        "json_schema": {"allOf": [{"type": "integer", "multipleOf": number} for number in (9973, 9967, 9949, 9941)]}
-    },
+    "a product of automata": {"json_schema": _PRODUCT},
     "a long chain of rules": {
         "ebnf": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(6000)), 'r6000 ::= "a" r0 | "b"'])
     },
@@ -98,6 +111,21 @@ BOMBS = {
     },
     "billion laughs": {
         "ebnf": "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(40)), 'r40 ::= "lol"'])
+    },
+    "billion laughs of Lark": {
+        "lark": "\n".join(["start: R0", *(f"R{i}: R{i + 1} R{i + 1}" for i in range(40)), 'R40: "lol"'])
+    },
+    "nested groups of Lark": {"lark": "start: " + "(" * 60_000 + '"a"' + ")" * 60_000},
+    "a product of automata in a tool": {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": _PRODUCT}}],
+        "tool_format": "hermes",
+    },
+    "deep JSON in a tag": {
+        "structural_tag": {
+            "type": "structural_tag",
+            "structures": [{"begin": "<f>", "schema": '{"items":' * 10_000 + "{}" + "}" * 10_000, "end": "</f>"}],
+            "triggers": ["<f>"],
+        }
     },
     "deep JSON": {"json_schema": '{"items":' * 10_000 + "{}" + "}" * 10_000},
     "combinations": {

@@ -127,11 +127,11 @@ def test_a_look_up_does_not_depend_on_the_number_of_words(follow):
     history = request.request.history
 
     class Counted:
-        length = history.length
+        length, prompt_length = history.length, history.prompt_length
 
         def at(self, position):
             reads.append(position)
             return history.at(position)
 
-    PythonBannedSequences(words, 0).followers(Counted())
+    PythonBannedSequences(words, False).edit(Counted(), request.request.vocab_size, RowEdits())
     assert reads == [1, 0]

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.compatibility.effect import DIALECTS
+from tests.compatibility.matrix import ROWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 HEAD = """# Compatibility
@@ -17,6 +17,11 @@ A processor written in the dialect on the left runs, through logitport, on the e
 that start and end at different steps, with up to 64 greedy tokens each, give the same tokens as a processor of the
 engine's own kind with the same effect. **refused** means: the result would be wrong there, so logitport refuses with a
 message.
+
+The last three rows are chains of built-ins, compared with the same effect in plain Python. *phases* has a
+[thinking budget, and a penalty that holds in the answer](reasoning.md); *loop guard* breaks
+[loops](processor-reference.md#loops); *report* also compares the [report](reports.md) that reaches the caller, with
+the events of two built-ins and a shipped class.
 
 """
 FOOT = """
@@ -35,7 +40,7 @@ do:
 # Cases that an engine's own design excludes, in every dialect.
 REFUSED = {
     "SGLang": (
-        "speculative decoding, pipeline parallelism, the overlap schedule without delayed sampling",
+        "DFLASH, DSPARK, UNO and adaptive drafts; the overlap schedule with drafts, or without delayed sampling",
         "tests/engines/sglang/test_guard.py::test_unsupported_options_stop_the_start",
     ),
     "SGLang: beam search": (
@@ -54,6 +59,10 @@ REFUSED = {
         "a llama-cpp-python that calls processors in another way",
         "tests/client/integrations/test_llama_cpp.py::test_another_llama_cpp_python_is_refused",
     ),
+    "MLX-LM": (
+        "an mlx-lm that calls processors in another way",
+        "tests/client/integrations/test_mlx_lm.py::test_an_unknown_mlx_lm_is_refused",
+    ),
     "vLLM, second runner": (
         "batch-sharded sampling and the like",
         "tests/engines/vllm/v2/test_v2.py::test_unsupported_configurations_are_refused_at_the_start",
@@ -71,13 +80,15 @@ def page(cells: list[dict[str, str]]) -> str:
     if failed:
         raise ValueError(f"failed: {', '.join(failed)}")
     passed = [cell for cell in cells if cell["outcome"] == "passed"]
-    verdicts = {(cell["dialect"], cell["engine"]): cell["verdict"] for cell in passed}
+    verdicts = {(cell["row"], cell["engine"]): cell["verdict"] for cell in passed}
     versions = {cell["engine"]: cell["version"] for cell in passed}
     engines = sorted(versions)
     head = [f"{engine}<br>{versions[engine]}" if versions[engine] else engine for engine in engines]
-    rows = [[dialect, *(verdicts.get((dialect, engine), "—") for engine in engines)] for dialect in DIALECTS]
-    lines = ["| " + " | ".join(row) + " |" for row in [["dialect", *head], ["---"] * (1 + len(engines)), *rows]]
-    tests = sorted(f"| {cell['engine']}: {cell['dialect']} | `{cell['test']}` |" for cell in passed)
+    rows = [[row, *(verdicts.get((row, engine), "—") for engine in engines)] for row in ROWS]
+    lines = [
+        "| " + " | ".join(row) + " |" for row in [["dialect or chain", *head], ["---"] * (1 + len(engines)), *rows]
+    ]
+    tests = sorted(f"| {cell['engine']}: {cell['row']} | `{cell['test']}` |" for cell in passed)
     refused = [f"| {engine} | {what} | `{test}` |" for engine, (what, test) in REFUSED.items()]
     return "\n".join([HEAD.rstrip("\n"), "", *lines, FOOT.rstrip("\n"), *refused, CELLS.rstrip("\n"), *tests, ""])
 

@@ -15,9 +15,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("cell")
     if mark is None:
         return
-    dialect = item.callspec.params["dialect"]  # type: ignore[attr-defined]
+    row = item.callspec.params["row"]  # type: ignore[attr-defined]
     decision = mark.kwargs.get("verdict", "same")
-    item.user_properties.append(("cell", {"engine": mark.kwargs["engine"], "dialect": dialect, "verdict": decision}))
+    item.user_properties.append(("cell", {"engine": mark.kwargs["engine"], "row": row, "verdict": decision}))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,9 +1,10 @@
-"""Every dialect on transformers: `generate` with padded prompts and rows that end one by one, continuous batching."""
+"""Every row on transformers: `generate` with padded prompts and rows that end one by one, continuous batching."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 import torch
@@ -17,8 +18,17 @@ from transformers import (
 )
 
 from logitport.integrations.transformers import RemoteLogitsProcessor, continuous
-from tests.compatibility import effect
-from tests.compatibility.matrix import TOKENS, every_dialect, lengths, prompts
+from tests.compatibility.matrix import (
+    REFERENCES,
+    REPORT,
+    TOKENS,
+    chain_of,
+    check_reports,
+    every_row,
+    lengths,
+    prompts,
+    reference_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,12 +41,15 @@ ENDS = [3, 77, 150]
 
 
 class Native(LogitsProcessor):
-    """The effect, in this process."""
+    """A reference, in this process."""
+
+    def __init__(self, reference: str) -> None:
+        self.apply = REFERENCES[reference]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         processed = scores.clone()
         for ids, row in zip(input_ids, processed, strict=True):
-            effect.apply(ids[int((ids != PAD).int().argmax()) :].tolist(), row)
+            self.apply(ids[int((ids != PAD).int().argmax()) :].tolist(), row)
         return processed
 
 
@@ -58,13 +71,18 @@ def model() -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCAB, bos_token_id=None, pad_token_id=PAD, **sizes, **heads)).eval()
 
 
-@pytest.fixture(scope="module")
-def generate(model: Qwen2ForCausalLM) -> Callable[[LogitsProcessor], list[list[int]]]:
-    """Return a function that generates the new ids of eight requests in two batches, each up to its end."""
+Generate: TypeAlias = "Callable[[LogitsProcessor, str], tuple[list[list[int]], list[dict[str, Any]]]]"
 
-    def run(processor: LogitsProcessor) -> list[list[int]]:
+
+@pytest.fixture(scope="module")
+def generate(model: Qwen2ForCausalLM) -> Generate:
+    """Return a function that generates eight requests in two batches, each up to its end: new ids, and reports."""
+
+    def run(processor: LogitsProcessor, reference: str) -> tuple[list[list[int]], list[dict[str, Any]]]:
         outputs: list[list[int]] = []
-        for batch in (prompts(VOCAB)[:5], prompts(VOCAB)[5:]):
+        reports: list[dict[str, Any]] = []
+        given = prompts(VOCAB, reference)
+        for batch in (given[:5], given[5:]):
             longest = max(map(len, batch))
             ids = torch.tensor([[PAD] * (longest - len(prompt)) + prompt for prompt in batch])
             new = model.generate(
@@ -78,69 +96,81 @@ def generate(model: Qwen2ForCausalLM) -> Callable[[LogitsProcessor], list[list[i
             for row in new.tolist():
                 end = next((at for at, token_id in enumerate(row) if token_id in ENDS), len(row))
                 outputs.append(row[: end + 1])
-        return outputs
+            reports += [one.to_json() for one in getattr(processor, "reports", ())]
+        return outputs, reports
 
     return run
 
 
 @pytest.fixture(scope="module")
-def native(generate: Callable[[LogitsProcessor], list[list[int]]]) -> list[list[int]]:
+def native(generate: Generate) -> Callable[[str], list[list[int]]]:
     """The output with transformers' own kind of processor."""
-    return generate(Native())
+    return cache(lambda reference: generate(Native(reference), reference)[0])
 
 
 @pytest.mark.cell(engine="transformers generate")
-@every_dialect
+@every_row
 def test_tokens_are_the_native_ones(
     client: Client,
-    generate: Callable[[LogitsProcessor], list[list[int]]],
-    native: list[list[int]],
-    dialect: str,
+    generate: Generate,
+    native: Callable[[str], list[list[int]]],
+    row: str,
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("transformers"))
-    assert len({len(output) for output in native}) > 2, "rows must end at different steps"
-    ref = client.register(effect.DIALECTS[dialect])
-    with RemoteLogitsProcessor([(ref, {})], pad_token_id=PAD, eos_token_id=ENDS, client=client) as processor:
-        assert generate(processor) == native
+    reference = reference_of(row)
+    expected = native(reference)
+    if reference in ("effect", "phases"):  # the other ones choose among ids that end no row
+        assert len({len(output) for output in expected}) > 2, "rows must end at different steps"
+    chain = chain_of(row, client)
+    with RemoteLogitsProcessor(chain, pad_token_id=PAD, eos_token_id=ENDS, client=client) as processor:
+        outputs, reports = generate(processor, reference)
+    assert outputs == expected
+    if row == REPORT:
+        check_reports(reports, [p + o for p, o in zip(prompts(VOCAB, reference), outputs, strict=True)], chain)
 
 
 @pytest.fixture(scope="module")
-def native_alone(model: Qwen2ForCausalLM) -> list[list[int]]:
+def native_alone(model: Qwen2ForCausalLM) -> Callable[[str], list[list[int]]]:
     """The output with transformers' own kind of processor, one request after the other."""
-    return [
-        model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            logits_processor=LogitsProcessorList([Native()]),
-            max_new_tokens=length,
-            do_sample=False,
-            eos_token_id=-1,
-        )[0, len(prompt) :].tolist()
-        for prompt, length in zip(prompts(VOCAB), lengths(), strict=True)
-    ]
+    return cache(
+        lambda reference: [
+            model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                logits_processor=LogitsProcessorList([Native(reference)]),
+                max_new_tokens=length,
+                do_sample=False,
+                eos_token_id=-1,
+            )[0, len(prompt) :].tolist()
+            for prompt, length in zip(prompts(VOCAB, reference), lengths(), strict=True)
+        ]
+    )
 
 
 @pytest.mark.cell(engine="transformers continuous batching")
-@every_dialect
+@every_row
 def test_tokens_are_the_native_ones_in_continuous_batching(
     client: Client,
     model: Qwen2ForCausalLM,
-    native_alone: list[list[int]],
-    dialect: str,
+    native_alone: Callable[[str], list[list[int]]],
+    row: str,
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("transformers"))
-    remote = continuous.RemoteLogitsProcessor([(client.register(effect.DIALECTS[dialect]), {})], client=client)
+    reference = reference_of(row)
+    expected, given = native_alone(reference), prompts(VOCAB, reference)
+    chain = chain_of(row, client)
+    remote = continuous.RemoteLogitsProcessor(chain, client=client)
     config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1)
     small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
     manager = remote.attach(model.init_continuous_batching(config, small))
     manager.start()
     try:
-        for place, (prompt, length) in enumerate(zip(prompts(VOCAB), lengths(), strict=True)):
+        for place, (prompt, length) in enumerate(zip(given, lengths(), strict=True)):
             manager.add_request(prompt, request_id=str(place), max_new_tokens=length)
         ended: dict[str, Any] = {}
-        while len(ended) < len(native_alone):
+        while len(ended) < len(expected):
             output = manager.get_result(timeout=200)
             assert output is not None
             assert output.error is None
@@ -149,4 +179,8 @@ def test_tokens_are_the_native_ones_in_continuous_batching(
     finally:
         manager.stop()
         manager.destroy()
-    assert [ended[str(place)] for place in range(len(native_alone))] == native_alone
+    outputs = [ended[str(place)] for place in range(len(expected))]
+    assert outputs == expected
+    if row == REPORT:
+        reports = [remote.handles[str(place)].report.to_json() for place in range(len(expected))]
+        check_reports(reports, [p + o for p, o in zip(given, outputs, strict=True)], chain)

@@ -12,6 +12,7 @@ from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
 from logitport_builtins.bad_words import PythonBannedSequences
 from logitport_builtins.constant_edits import PythonBiasList, PythonTokenList
+from logitport_builtins.loop_guard.loop_breaker import PythonLoopBreaker
 from logitport_builtins.no_repeat_ngram.index import PythonNGramIndex
 from logitport_builtins.penalties import PythonPenalty
 from logitport_builtins.thinking_budget.blocks import PythonThinkingBlocks
@@ -37,14 +38,11 @@ _PYTHON_STATES = {
     "NGramIndex": PythonNGramIndex,
     "ThinkingBlocks": PythonThinkingBlocks,
     "BannedSequences": PythonBannedSequences,
+    "LoopBreaker": PythonLoopBreaker,
     "Penalty": PythonPenalty,
 }
 PYTHON = Implementation(
-    "python",
-    history=PythonHistory,
-    check_edits=Edits.python_check,
-    apply_edits=cpu.apply_edits,
-    states=_PYTHON_STATES,
+    "python", history=PythonHistory, check_edits=Edits.python_check, apply_edits=cpu.apply_edits, states=_PYTHON_STATES
 )
 
 

@@ -122,9 +122,7 @@ def test_other_edits_and_logits_are_left_to_python(edits: Edits, logits: np.ndar
 
 
 @pytest.mark.parametrize(
-    "logits",
-    [torch._efficientzerotensor((1, 4)), torch.zeros(1, 4).to_sparse()],
-    ids=["zeros", "sparse"],
+    "logits", [torch._efficientzerotensor((1, 4)), torch.zeros(1, 4).to_sparse()], ids=["zeros", "sparse"]
 )
 def test_a_tensor_without_memory_is_refused(implementation: Implementation, logits: torch.Tensor) -> None:
     with pytest.raises((RuntimeError, TypeError)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from logitport import LogitportError
 from logitport.core import compiled
 from logitport.core.history import extend_crc
-from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
+from logitport_builtins import (
+    DisallowedTokens,
+    FrequencyPenalty,
+    LogitBias,
+    LoopGuard,
+    MinTokens,
+    NoRepeatNGram,
+    ThinkingBudget,
+)
 from logitport_proto import processing_pb2
 from logitport_session.engine_session import session_steps
 from logitport_session.steps.step_trace import StepTrace
@@ -26,11 +35,13 @@ pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled cor
 
 VOCAB = 70  # a bitmask has 3 words
 SLOTS = 4
-MAX_DRAFTS = 3
+MAX_DRAFTS = 4
 SEQ = 300
 
 ID = st.integers(0, 7)
 IDS = st.lists(ID, max_size=3)
+TAGS = {"thinking_start_ids": [0], "thinking_end_ids": [1, 3], "newline_id": 2}
+THINKING, ANSWER = ({"phase": phase, "phase_tags": TAGS} for phase in ("thinking", "answer"))
 COMPILED = [
     ("DisallowedTokens", {"token_ids": [1, 5, 6]}),
     ("DisallowedTokens", {"token_ids": [2, 3]}),
@@ -38,26 +49,41 @@ COMPILED = [
     ("DisallowedTokens", {"token_ids": []}),
     ("NoRepeatNGram", {"ngram_size": 1}),
     ("NoRepeatNGram", {"ngram_size": 2, "window_size": 9}),
-    ("ThinkingBudget", {"thinking_budget": 2, "thinking_start_ids": [0], "thinking_end_ids": [1], "newline_id": 2}),
+    ("ThinkingBudget", {"thinking_budget": 2, **TAGS}),
+    ("ThinkingBudget", {"thinking_budget": 4, "soft_from": 2, "min_thinking": 1, "end_text": [3], **TAGS, **THINKING}),
+    ("DisallowedTokens", {"token_ids": [0, 5], **ANSWER}),
+    ("NoRepeatNGram", {"ngram_size": 1, **THINKING}),
+    ("FrequencyPenalty", {"frequency_penalty": 0.5, **ANSWER}),
+    ("MinTokens", {"min_tokens": 2, "stop_token_ids": [7], **ANSWER}),
     ("FrequencyPenalty", {"frequency_penalty": 0.5}),
     ("MinTokens", {"min_tokens": 3, "stop_token_ids": [7]}),
+    ("LoopGuard", {"action": "deny_next", "repeats": 2, "min_length": 2, "plain_repeats": 0}),
+    ("LoopGuard", {"action": "end_thinking", "repeats": 2, "min_length": 3, "plain_repeats": 0, **TAGS}),
     ("LogitBias", {"logit_bias": {"3": 1.5, "4": -2.0}}),
 ]
-IN_PYTHON = [("DenyHistory", {}), ("DenyHistory", {"bomb": 6}), ("AddOutputs", {})]
+IN_PYTHON = [("DenyHistory", {}), ("DenyHistory", ANSWER), ("DenyHistory", {"bomb": 6}), ("AddOutputs", {})]
+
+
+def _closes(entry: tuple[str, dict[str, Any]]) -> int:
+    """Of a processor that closes thinking blocks 1, or 2 if it does not deny their end tag."""
+    return 1 if entry[0] == "ThinkingBudget" else 2 * (entry[1].get("action") == "end_thinking")
+
+
+# What closes thinking blocks comes last: a later processor that denies its tags is refused.
 CHAIN = st.one_of(
-    st.lists(st.sampled_from(COMPILED), max_size=3),
-    st.lists(st.sampled_from(COMPILED + IN_PYTHON), max_size=3),
-)
+    st.lists(st.sampled_from(COMPILED), max_size=3), st.lists(st.sampled_from(COMPILED + IN_PYTHON), max_size=3)
+).map(lambda chain: sorted(chain, key=_closes))
 # Defects of a step, and their places.
 FAULT = st.sampled_from(
     [
         *("base_length", "crc", "new_id", "draft_id", "generation"),
         *("short_column", "odd_column", "negative_count", "repeated_slot", "row_outside", "offset_outside"),
+        *("parent_outside", "parent_below"),
     ]
 )
 COLUMNS = (
     *("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids"),
-    *("row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids"),
+    *("row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids", "draft_parents"),
 )
 
 
@@ -88,6 +114,7 @@ def step_frame(draw: Any, requests: list[EngineRequest]) -> processing_pb2.Step:
         "new_token_ids": [token_id for ids in new for token_id in ids],
         "draft_counts": [len(ids) for ids in drafts],
         "draft_token_ids": [token_id for ids in drafts for token_id in ids],
+        "draft_parents": [draw(st.integers(-1, at - 1)) for ids in drafts for at in range(len(ids))],
         "row_requests": [place for place, _ in rows],
         "row_draft_offsets": [offset for _, offset in rows],
     }
@@ -96,6 +123,8 @@ def step_frame(draw: Any, requests: list[EngineRequest]) -> processing_pb2.Step:
     packed = {name: np.array(values, np.int64).astype("<u4").tobytes() for name, values in columns.items()}
     if not any(columns["draft_counts"]) and draw(st.booleans()):
         packed["draft_counts"] = b""
+    if draw(st.booleans()):
+        packed["draft_parents"] = b""
     if draw(st.integers(0, 9)) == 0:
         name = draw(st.sampled_from(COLUMNS))
         packed[name] = packed[name][: draw(st.integers(0, len(packed[name])))]
@@ -118,6 +147,8 @@ def _damage(columns: dict[str, list[int]], fault: str, draw: Callable[..., Any])
         "negative_count": (draw(st.sampled_from(["new_token_counts", "draft_counts"])), -1),
         "repeated_slot": ("slots", 0),
         "row_outside": ("row_requests", SLOTS),
+        "parent_outside": ("draft_parents", draw(st.integers(0, 2))),
+        "parent_below": ("draft_parents", -2),
         "offset_outside": ("row_draft_offsets", MAX_DRAFTS + 1),
     }[fault]
     if not columns[name]:
@@ -141,7 +172,8 @@ def outcome(engine: Engine, frame: processing_pb2.Step, trace: StepTrace | None 
     failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
     applied = sorted((each.processor, each.display_name, each.rows) for each in reply.applied)
     edits = reply.edits.SerializeToString(deterministic=True)
-    return edits, failures, applied, reply.all_denied_rows, reply.logits_rows, reply.ended_admissions
+    events = [event.SerializeToString(deterministic=True) for event in reply.events]
+    return edits, failures, applied, events, reply.all_denied_rows, reply.logits_rows, reply.ended_admissions
 
 
 def serialized(frame: processing_pb2.Step) -> bytes:
@@ -171,13 +203,14 @@ def by_message(engine: Engine, frame: processing_pb2.Step) -> processing_pb2.Ste
     assert {(each.name, each.rows) for each in counts.processors} == {
         (one.display_name or one.processor, one.rows) for one in response.edits.applied
     }
+    assert counts.events == Counter(event.name for event in response.edits.events)
     response.edits.should_move = False
     return response.edits
 
 
 @pytest.fixture(scope="module")
 def open_engine() -> Callable[[], Engine]:
-    processors = (DisallowedTokens, NoRepeatNGram, ThinkingBudget, FrequencyPenalty, LogitBias, MinTokens)
+    processors = (DisallowedTokens, NoRepeatNGram, ThinkingBudget, FrequencyPenalty, LogitBias, LoopGuard, MinTokens)
     return lambda: Engine(VOCAB, *processors, DenyHistory, AddOutputs, max_draft_tokens=MAX_DRAFTS)
 
 
@@ -253,6 +286,16 @@ def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> Non
         edits = processing_pb2.SessionResponse.FromString(reply).edits
         denied = engine.denied(edits, rows)
         assert denied == [[1, 5, 6], [1, 3, 5, 6], [1, 3, 4, 5, 6]][:rows]
+
+
+def test_the_longest_path_of_a_tree_counts_against_the_limit() -> None:
+    engine = Engine(VOCAB, DisallowedTokens, max_draft_tokens=MAX_DRAFTS, max_tokens_per_request=4)
+    request = engine.add(0, [COMPILED[0]])
+    for parents, fits in ((int32(-1, -1, 0, 1), True), (int32(-1, 0, 1, -1), False), (b"", False)):
+        frame = step_of(request, new=[5], drafts=[2] * 4, draft_parents=parents)
+        assert (in_core(engine, serialized(frame), SEQ) is not None) == fits
+        failures = outcome(engine, frame, StepTrace())[1]
+        assert bool(failures) != fits
 
 
 def test_a_message_of_another_form_is_left_to_python(open_engine: Callable[[], Engine]) -> None:

@@ -213,7 +213,7 @@ def test_all_ways_to_compute_a_step_share_the_memory(session: Session, slots: li
         check(batch.step(step(seq, slot), seq, 0, False, core.Transport.GRPC), seq, COUNTS[slot])
         assert batch.step(step(seq + 1, 5), seq + 1, 0, False, core.Transport.GRPC) is None
         assert batch.step_partly(step(1, slot)) is None  # as the step before
-        (_, _, _, ids, values), denied, applied = batch.step_partly(step(1, slot))
+        (_, _, _, ids, values), denied, applied, _ = batch.step_partly(step(1, slot))
         assert len(ids) == len(values) == 4 * COUNTS[slot]
         assert not denied
         assert [each[:3] for each in applied] == [("key", f"name{slot}", 1)]

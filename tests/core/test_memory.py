@@ -40,8 +40,13 @@ STATES: dict[str, Callable[[Any], Any]] = {
     "NGramIndex": lambda history: core.NGramIndex(history, 2, 9, [], VOCAB),
     "NGramIndex of single ids": lambda history: core.NGramIndex(history, 1, 0, [], VOCAB),
     "ThinkingBlocks": lambda history: core.ThinkingBlocks(history, 0, [1], [2], None),
-    "BannedSequences": lambda _: core.BannedSequences([], 0),
+    "LoopBreaker": lambda history: core.LoopBreaker(history, 2, 9, 4, 2, 1, [], [], [], None),
+    "LoopBreaker of blocks": lambda history: core.LoopBreaker(history, 2, 9, 4, 2, 3, [], [1], [2], None),
+    "BannedSequences": lambda _: core.BannedSequences([], False),
     "Penalty": lambda history: core.Penalty(history, 0.5, True),
+    "PhasedState": lambda history: core.PhasedState(
+        core.Penalty(history, 0.5, True), history, 1, [([3], 1, -1, False), ([4], 0, 1, False)], 0
+    ),
 }
 
 
@@ -95,7 +100,7 @@ def test_a_batch_without_requests() -> None:
         assert not edits.edits.ids
     batch.remove(5)
     assert batch.step_partly(step(3, slots=0)) is not None
-    assert [len(counts) for counts in batch.take_counts()] == [2, 0]
+    assert [len(counts) for counts in batch.take_counts()] == [2, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,10 @@ def clearing(count: int = 50) -> list[Any]:
         lambda ids: core.NGramIndex(History(), 2, 9, ids, 10),
         lambda ids: core.ThinkingBlocks(History(), 3, ids, [1], None),
         lambda ids: core.ThinkingBlocks(History(), 3, [1], ids, None),
-        lambda ids: core.BannedSequences([ids], 0),
+        lambda ids: core.LoopBreaker(History(), 2, 9, 4, 2, 3, ids, [1], [2], None),
+        lambda ids: core.LoopBreaker(History(), 2, 9, 4, 2, 3, [], ids, [2], None),
+        lambda ids: core.LoopBreaker(History(), 2, 9, 4, 2, 3, [], [1], ids, None),
+        lambda ids: core.BannedSequences([ids], False),
     ],
 )
 def test_a_list_may_change_while_it_is_read(read: Callable[[list[Any]], object]) -> None:
@@ -196,7 +204,7 @@ def test_a_list_may_change_while_it_is_read(read: Callable[[list[Any]], object])
 def test_a_nested_list_may_change_while_it_is_read() -> None:
     outer: list[Any] = []
     outer.extend([ClearsList(outer, 7)] for _ in range(50))
-    (_, _, _, ids, _) = core.BannedSequences(outer, 0).edit(History(), 10)
+    (_, _, _, ids, _) = core.BannedSequences(outer, False).edit(History(), 10)
     assert ids.tolist() == [7]
 
 
@@ -241,12 +249,23 @@ def test_states_with_histories_that_they_do_not_follow(seed: int) -> None:
     def ids(least: int, most: int) -> list[int]:
         return [draw.randrange(4) for _ in range(draw.randint(least, most))]
 
+    def tags() -> list[tuple[list[int], int, int, bool]]:
+        return [(ids(1, 3), draw.randrange(4), draw.randint(-1, 3), draw.random() < 0.5) for _ in range(3)]
+
     histories = [History(ids(0, 40), ids(0, 150)) for _ in range(3)]
     kinds: list[Callable[[History], Any]] = [
         lambda history: core.NGramIndex(history, draw.randint(1, 4), draw.randrange(100), ids(0, 1), 4),
         lambda history: core.ThinkingBlocks(history, draw.randrange(4), ids(1, 3), ids(1, 3), draw.choice([None, 1])),
+        lambda history: core.LoopBreaker(
+            history, 2, draw.choice([1, 5, 99]), draw.randrange(9), 2, draw.randrange(3), ids(0, 2), [], [], None
+        ),
+        lambda history: core.LoopBreaker(history, 2, 9, draw.randrange(9), 2, 3, [], ids(1, 2), ids(1, 2), None),
+        lambda history: core.ThinkingBlocks(history, 9, ids(1, 3), ids(1, 3), 1, ids(0, 3), draw.randrange(9), 2),
+        lambda history: core.PhasedState(kinds[0](history), history, 0, tags(), draw.randrange(4), 2, 3),
+        lambda history: core.PhasedState(core.Penalty(history, 1.0, True), history, 1, tags(), 0),
+        lambda history: core.PhasedState(kinds[2](history), history, 1, tags(), draw.randrange(4)),
         lambda history: core.Penalty(history, 1.0, draw.random() < 0.5),
-        lambda _: core.BannedSequences([ids(1, 3) for _ in range(5)], draw.randrange(30)),
+        lambda _: core.BannedSequences([ids(1, 3) for _ in range(5)], draw.random() < 0.5),
     ]
     states = [kind(draw.choice(histories)) for kind in kinds]
     for _ in range(400):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logitport.core import compiled
 from logitport.errors import LogitportError, StateLost, to_proto
-from logitport.session.steps.step_reply import ReplyReader
+from logitport.session.steps.step_reply import CompiledReply, ReplyReader
 from logitport_proto import common_pb2, processing_pb2
 from tests.core.edits_strategies import batches
 
@@ -30,6 +30,18 @@ def int32(values: list[int]) -> bytes:
     return np.array(values, "<i4").tobytes()
 
 
+POSITIVE = st.integers(0, 2**31 - 1)
+EVENT = st.builds(
+    common_pb2.Event,
+    slot=POSITIVE,
+    processor=NAMES,
+    name=NAMES,
+    position=POSITIVE,
+    values=st.binary(max_size=5),
+    left_out=POSITIVE,
+)
+
+
 @st.composite
 def replies(draw: st.DrawFn) -> tuple[processing_pb2.SessionResponse, Edits, int, int]:
     """A usual reply, its edits, the number of rows, and the width of the logits."""
@@ -41,12 +53,13 @@ def replies(draw: st.DrawFn) -> tuple[processing_pb2.SessionResponse, Edits, int
         all_denied_rows=int32(draw(st.lists(INT32, max_size=3))),
         ended_admissions=draw(st.integers(0, 2**31 - 1)),
         should_move=draw(st.booleans()),
+        events=draw(st.lists(EVENT, max_size=3)),
     )
     return processing_pb2.SessionResponse(seq=SEQ, edits=step_edits), edits, num_rows, width
 
 
 def read_message(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | None:
-    """Read a reply in Python. Returns None if it is wrong, or has more than edits and counts."""
+    """Read a reply in Python. Returns None if it is wrong, or has more than edits, counts and events."""
     try:
         response = processing_pb2.SessionResponse.FromString(data)
     except DecodeError:
@@ -64,6 +77,7 @@ def read_message(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | No
         return None
     result = answer.result
     return (
+        answer.events or None,
         answer.edits.to_columns(),
         result.rows_applied,
         result.all_denied_rows,
@@ -77,6 +91,7 @@ def read_compiled(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | N
     if reply is None:
         return None
     return (
+        CompiledReply(reply).events or None,
         reply.columns,
         reply.rows_applied,
         reply.all_denied_rows,
@@ -90,7 +105,7 @@ def test_usual_replies(reply: tuple[processing_pb2.SessionResponse, Edits, int, 
     message, edits, num_rows, width = reply
     found = read_compiled(message.SerializeToString(), num_rows, width)
     assert found is not None
-    assert found[0] == edits.to_columns()
+    assert found[1] == edits.to_columns()
     assert found == read_message(message.SerializeToString(), num_rows, width)
 
 
@@ -131,21 +146,26 @@ ANY_FIELD = st.one_of(
 )
 
 
-@given(reply=replies(), added=st.lists(st.tuples(st.integers(0, 3), st.booleans(), ANY_FIELD), max_size=3))
+@given(reply=replies(), added=st.lists(st.tuples(st.integers(0, 4), st.booleans(), ANY_FIELD), max_size=3))
 def test_replies_with_other_fields(reply: Any, added: list[tuple[int, bool, bytes]]) -> None:
     """Fields of any kind, in the reply, in its edits, or in another message of it; before the others or after them."""
     message, _, num_rows, width = reply
-    parts = [b"", message.edits.edits.SerializeToString(), b"", b""]
+    parts = [b"", message.edits.edits.SerializeToString(), b"", b"", b""]
     rest = processing_pb2.StepEdits()
     rest.CopyFrom(message.edits)
     rest.ClearField("edits")
     if rest.applied:
         parts[2] = rest.applied[-1].SerializeToString()
         del rest.applied[-1]
+    if rest.events:
+        parts[4] = rest.events[-1].SerializeToString()
+        del rest.events[-1]
     parts[3] = rest.SerializeToString()
     for place, first, data in added:
         parts[place] = data + parts[place] if first else parts[place] + data
     body = delimited(1, parts[1]) + parts[3] + delimited(4, parts[2])
+    if message.edits.events:
+        body += delimited(9, parts[4])
     data = field(1, 0, varint(SEQ)) + delimited(5, body) + parts[0]
     found = read_compiled(data, num_rows, width)
     assert found is None or found == read_message(data, num_rows, width)
@@ -172,6 +192,7 @@ def test_replies_with_changed_bytes(reply: Any, changes: list[tuple[int, int]], 
         {"edits": common_pb2.Edits(rows=int32([0]), kinds=b"\1", offsets=int32([0, 1]), ids=int32([4]))},
         {"all_denied_rows": b"\0\0\0"},
         {"ended_admissions": -1},
+        {"events": [common_pb2.Event(slot=-1)]},
     ],
 )
 def test_other_replies_are_left_to_python(fields: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Followed:
         self.history = implementation.history(prompt, output)
         self.state = implementation.states[name](*arguments(self.history))
 
-    def apply(self, change: Sequence[Any]) -> Iterator[tuple[bytes, ...]]:
+    def apply(self, change: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         """Make a change. Yields the columns of the edits after it, and after each draft."""
         kind, argument, *rest = change
         if kind == "append":
@@ -67,13 +68,15 @@ class Followed:
             self._rewind(min(length + rest[0], self.history.length))
         yield self.columns()
 
-    def columns(self) -> tuple[bytes, ...]:
+    def columns(self) -> tuple[Any, ...]:
+        """The columns of the edits, then the names and values of the events."""
         if self.compiled:
-            written = compiled.core.edit_rows([self.state], [self.history], VOCAB_SIZE, uses_bitmasks=True)
-            return Edits(*written).to_columns()
+            written, found = compiled.core.edit_rows([self.state], [self.history], VOCAB_SIZE, uses_bitmasks=True)
+            return (*Edits(*written).to_columns(), *((name, values) for _, name, values in found))
         edits = RowEdits()
         self.state.edit(self.history, VOCAB_SIZE, edits)
-        return Edits.pack([(0, edits)], VOCAB_SIZE).to_columns()
+        events = ((name, values) for name, values, _ in edits.events)
+        return (*Edits.pack([(0, edits)], VOCAB_SIZE).to_columns(), *events)
 
     def _append(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
@@ -98,6 +101,7 @@ def check(
     assert python.columns() == core.columns()
     for change in changes:
         assert [*python.apply(change)] == [*core.apply(change)], change
+        assert getattr(python.state, "cycle", None) == getattr(core.state, "cycle", None), change
 
 
 histories = given(HISTORY, HISTORY, st.lists(CHANGE, max_size=8), st.data())
@@ -117,14 +121,7 @@ def test_n_grams(both: Any, prompt: list[int], output: list[int], changes: list[
     size = data.draw(st.one_of(st.integers(1, 4), st.sampled_from([30, 1000, WHOLE_HISTORY])))
     window = data.draw(st.one_of(st.integers(0, 50), st.just(WHOLE_HISTORY)))
     whitelist = sorted(data.draw(st.sets(ID, max_size=3)))
-    check(
-        both,
-        "NGramIndex",
-        lambda history: (history, size, window, whitelist, VOCAB_SIZE),
-        prompt,
-        output,
-        changes,
-    )
+    check(both, "NGramIndex", lambda history: (history, size, window, whitelist, VOCAB_SIZE), prompt, output, changes)
 
 
 @histories
@@ -132,7 +129,9 @@ def test_thinking_blocks(both: Any, prompt: list[int], output: list[int], change
     start, end = tuple(data.draw(TAG)), tuple(data.draw(TAG))
     newline = data.draw(st.one_of(st.none(), st.integers(0, 3)))
     budget = data.draw(st.one_of(st.integers(0, 10), st.just(2**63 - 1)))
-    arguments = budget, start, end, newline
+    text = data.draw(st.one_of(st.just([]), st.lists(st.integers(0, 5), max_size=4)))
+    soft_from, least = data.draw(st.integers(-1, 8)), data.draw(st.integers(0, 8))
+    arguments = budget, start, end, newline, text, soft_from if soft_from < budget else -1, least
     check(both, "ThinkingBlocks", lambda history: (history, *arguments), prompt, output, changes)
 
 
@@ -152,8 +151,8 @@ def test_thinking_blocks_of_long_histories(
 @histories
 def test_bad_words(both: Any, prompt: list[int], output: list[int], changes: list[Any], data: Any) -> None:
     sequences = data.draw(st.lists(st.lists(ID, min_size=1, max_size=4), max_size=8))
-    begin = data.draw(st.sampled_from([0, len(prompt)]))
-    check(both, "BannedSequences", lambda _: (sequences, begin), prompt, output, changes)
+    generated_only = data.draw(st.booleans())
+    check(both, "BannedSequences", lambda _: (sequences, generated_only), prompt, output, changes)
 
 
 @histories
@@ -161,6 +160,50 @@ def test_penalties(both: Any, prompt: list[int], output: list[int], changes: lis
     penalty = data.draw(st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 1e-60])))
     per_occurrence = data.draw(st.booleans())
     check(both, "Penalty", lambda history: (history, penalty, per_occurrence), prompt, output, changes)
+
+
+@histories
+def test_loops(both: Any, prompt: list[int], output: list[int], changes: list[Any], data: Any) -> None:
+    rule = (data.draw(st.integers(2, 4)), data.draw(st.sampled_from([1, 3, 9, 512])), data.draw(st.integers(0, 12)))
+    plain_repeats, action = data.draw(st.sampled_from([0, 5])), data.draw(st.integers(0, 3))
+    start, end = data.draw(TAG), data.draw(TAG)
+    newline = data.draw(st.one_of(st.none(), st.integers(0, 3)))
+    # Parts that repeat: random ids alone do not.
+    again = [("append", part * data.draw(st.integers(1, 5))) for _, part, *_ in changes if isinstance(part, list)]
+    changes = [one for pair in zip_longest(changes, again) for one in pair if one is not None]
+    ends = [1, 5, VOCAB_SIZE - 1]
+    arguments = *rule, plain_repeats, action, ends, start, end, newline
+    check(both, "LoopBreaker", lambda history: (history, *arguments), prompt, output * 2, changes)
+
+
+@pytest.mark.parametrize("action", [1, 3])
+@pytest.mark.parametrize("min_length", [2, 9, 40])
+def test_loops_of_branches(both: Any, min_length: int, action: int) -> None:
+    """Short ways back and forth, as in a tree of drafts, over the lengths at which all periods are compared."""
+    random = np.random.default_rng(min_length)
+    block = [2, 3, 2, 2, 3]
+    changes: list[tuple[Any, ...]] = []
+    for _ in range(60):
+        branch = [block[at % 5] if random.random() < 0.9 else 4 for at in range(int(random.integers(1, 12)))]
+        changes += [("append", branch), ("rewind", int(random.integers(0, 12)))]
+    arguments = 2, 16, min_length, 0, action, [1], [0], [0, 1], None
+    check(both, "LoopBreaker", lambda history: (history, *arguments), [0, 2], block * 8, changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", range(4))
+@pytest.mark.parametrize("period", [1, 11, 12, 200, 512])
+def test_loops_of_long_histories(both: Any, period: int, action: int) -> None:
+    """Found and broken again and again, with rewinds over the begin of a cycle and over several blocks."""
+    written = [*np.random.default_rng(0).permutation(VOCAB_SIZE - 2) + 2] * 13
+    block = [int(token_id) for token_id in written[:period]]
+    changes: list[tuple[Any, ...]] = []
+    for times in range(4):
+        changes += [("append", [0]), ("append", block * (times + 2)), ("draft", block[:4], 2), ("append", block * 2)]
+        changes += [("rewind", 3 + times * period), ("append", [*block[: period // 2], 1, 0, 0])]
+    changes += [("rewind", 4 * period), ("append", block), ("rewind", 9999)]
+    arguments = 3, 512, 64, 5, action, [1], [0], [0, 1], None
+    check(both, "LoopBreaker", lambda history: (history, *arguments), [0, 2], block * 3, changes)
 
 
 @pytest.mark.slow
@@ -269,13 +312,17 @@ def test_another_history_is_refused() -> None:
     core = compiled.core
     long, short = _compiled_history([1, 2] * 40), _compiled_history([1, 2] * 30)
     index = core.NGramIndex(long, 2, WHOLE_HISTORY, [], 100)
+    breaker = core.LoopBreaker(long, 2, 9, 4, 2, 1, [], [], [], None)
     penalty = core.Penalty(long, 1.0, False)
     penalty.edit(long, 100)
-    for call in (index.edit, penalty.edit):
+    for call in (index.edit, penalty.edit, breaker.edit):
         with pytest.raises(LogitportError, match="did not follow this history"):
             call(short, 100)
+    for advance in (index.advance, breaker.advance):
+        with pytest.raises(LogitportError, match="did not follow this history"):
+            advance(short, 1)
     with pytest.raises(LogitportError, match="did not follow this history"):
-        index.advance(short, 1)
+        breaker.rewind(_compiled_history([1, 2] * 50))
     for rewind in (index.rewind, penalty.rewind):
         with pytest.raises(InvalidArgument, match="no ids were cut off"):
             rewind(short)
@@ -290,8 +337,17 @@ def test_arguments_that_would_break_memory_are_refused() -> None:
         lambda: core.ThinkingBlocks(history, -1, [1], [2], None),
         lambda: core.ThinkingBlocks(history, 1, [], [2], None),
         lambda: core.ThinkingBlocks(history, 1, [1], [], None),
-        lambda: core.BannedSequences([[1], []], 0),
-        lambda: core.BannedSequences([[1]], -1),
+        lambda: core.LoopBreaker(history, 1, 9, 4, 2, 0, [], [], [], None),
+        lambda: core.LoopBreaker(history, 2**31, 9, 4, 2, 0, [], [], [], None),
+        lambda: core.LoopBreaker(history, 2, 0, 4, 2, 0, [], [], [], None),
+        lambda: core.LoopBreaker(history, 2, 9, -1, 2, 0, [], [], [], None),
+        lambda: core.LoopBreaker(history, 2, 9, 4, -1, 0, [], [], [], None),
+        lambda: core.LoopBreaker(history, 2, 9, 4, 2, 4, [], [1], [2], None),
+        lambda: core.LoopBreaker(history, 2, 9, 4, 2, 3, [], [1], [], None),
+        lambda: core.BannedSequences([[1], []], False),
+        lambda: core.PhaseTracker(history, [([], 1, -1, False)], 0),
+        lambda: core.PhaseTracker(history, [([1], 4, -1, False)], 0),
+        lambda: core.PhaseTracker(history, [([1], 1, -1, False)], -1),
     ):
         with pytest.raises(InvalidArgument, match="do not fit"):
             make()

@@ -77,20 +77,21 @@ class Requests:
 class Step:
     """The arguments of a step, by places of handles."""
 
-    def __init__(self, new_ids: Any, drafts: Any, rows: Any) -> None:
-        self.new_ids, self.drafts, self.rows = new_ids, drafts, rows
+    def __init__(self, new_ids: Any, drafts: Any, rows: Any, parents: Any) -> None:
+        self.new_ids, self.drafts, self.rows, self.parents = new_ids, drafts, rows, parents
 
     def __repr__(self) -> str:
-        return f"Step({self.new_ids}, {self.drafts}, {self.rows})"
+        return f"Step({self.new_ids}, {self.drafts}, {self.rows}, {self.parents})"
 
     def read_by(self, reader: StepReader, requests: Requests) -> tuple[Any, ...]:
         """All that can be observed of the step."""
         handles = requests.handles
         new_ids = {handles[place]: ids for place, ids in self.new_ids.items()}
         drafts = None if self.drafts is None else {handles[place]: ids for place, ids in self.drafts.items()}
+        parents = None if self.parents is None else {handles[place]: each for place, each in self.parents.items()}
         rows = None if self.rows is None else [self._row(handles, row) for row in self.rows]
         try:
-            content = reader.read(new_ids, drafts, rows)
+            content = reader.read(new_ids, drafts, rows, parents)
         except LogitportError as error:
             return type(error), str(error)
         frame = content.serialize(300)
@@ -99,7 +100,7 @@ class Step:
         return (
             frame,
             [handle.slot for handle in content.handles],
-            {handle.slot: tuple(ids) for handle, ids in content.drafts.items()},
+            {handle.slot: (tuple(ids), tuple(ids.parents)) for handle, ids in content.drafts.items()},
             [(handle.slot, offset) for handle, offset in content.rows],
             {handle.slot: error for handle, error in requests.failed.items()},
             [handle.history.token_ids.tolist() for handle in handles],
@@ -119,13 +120,25 @@ def steps(draw: st.DrawFn, requests: int, ids: st.SearchStrategy[Any], plain: bo
     if plain:
         drafting = [place for place in drafting if place in members]
     drafts = {place: draw(ids) for place in drafting} if draw(st.booleans()) else None
+    parents = draw(draft_parents(drafts, plain)) if draw(st.booleans()) else None
     rows = None
     if draw(st.booleans()):
         offsets = st.integers(0, 0 if plain else 2)
         row = st.tuples(st.sampled_from(members) if members and plain else places, offsets)
         rows = draw(st.lists(row if plain else st.one_of(row, places, st.just("odd")), min_size=int(bool(members))))
         rows = [] if plain and not members else rows
-    return Step(new_ids, drafts, rows)
+    return Step(new_ids, drafts, rows, parents)
+
+
+@st.composite
+def draft_parents(draw: st.DrawFn, drafts: dict[int, Any] | None, plain: bool) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for place, ids in (drafts or {}).items():
+        if draw(st.booleans()):
+            listed = [draw(st.integers(-1, at - 1)) for at in range(len(ids) if hasattr(ids, "__len__") else 2)]
+            kind = draw(st.sampled_from([list, tuple, lambda each: np.array(each, np.int32)]))
+            found[place] = kind(listed) if plain or draw(st.booleans()) else draw(UNUSUAL)
+    return found
 
 
 def _readers(patch: pytest.MonkeyPatch, histories: list[list[int]]) -> list[tuple[StepReader, Requests]]:

@@ -31,6 +31,20 @@ def test_each_python_takes_one_wheel(wheels: ModuleType, minor: int, abi: str) -
     assert wheels.name_of(minor, "musllinux_1_2_aarch64") == f"{abi}-musllinux_1_2_aarch64"
 
 
+@pytest.mark.parametrize(
+    ("only", "minors"),
+    [("", [10, 11, 12]), ("cp311", [11, 12]), ("cp312-abi3-manylinux_2_17_x86_64", [12]), ("py3-none-any", [12])],
+)
+def test_no_wheel_is_left_out_where_a_python_is_missing(
+    wheels: ModuleType, monkeypatch: pytest.MonkeyPatch, only: str, minors: list[int]
+) -> None:
+    assert wheels.needed(only) == minors
+    monkeypatch.setattr(wheels, "pythons", lambda: [wheels.Python(13, "python3.13", "3.13")])
+    monkeypatch.setattr("sys.argv", ["wheels.py", "--only", "cp311", "dist"])
+    with pytest.raises(SystemExit, match=r"no Python 3\.11 with its headers was found"):
+        wheels.main()
+
+
 @pytest.mark.parametrize("second", [b"same", b"other"])
 def test_two_builds_must_be_equal(
     wheels: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: bytes

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from logitport import EditProcessor, InvalidArgument, Request
+from logitport.integrations.common import request_keys
 from logitport.integrations.common.chains import chain_of
 from logitport.system.variables import OF_THE_SDK
 from logitport_server.config import ServerConfig
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from logitport import Client, EditRequest, LogitportError, RowEdits
     from logitport.session import Handle
 
-PAGES = sorted((ROOT / "docs" / "engines").glob("*.md"))
+PAGES = sorted(page for page in (ROOT / "docs" / "engines").glob("*.md") if page.stem != "modes")
 OWN, VLLM = read("docs/engines/your-own.md"), read("docs/engines/vllm.md")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -100,9 +101,14 @@ def test_every_variable_is_one(page: str) -> None:
     assert named <= set(OF_THE_SDK)
 
 
-def test_a_mistyped_key_is_no_error() -> None:
-    default = [("disallowed_tokens", {"token_ids": [1]})]
-    assert chain_of({"logitprot": [["no_repeat_ngram", {"ngram_size": 3}]]}, default) == default
+def test_a_mistyped_key_gets_the_default_chain_and_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_keys, "_warned", set())
+    default, mistyped = [("disallowed_tokens", {"token_ids": [1]})], {"logitprot": [["no_repeat_ngram", {}]]}
+    assert chain_of(mistyped, default) == default
+    request_keys.check_keys(mistyped, "extra_args")
+    assert "'logitprot'" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["no_repeat_ngram", {"no_repeat_ngram": {}}, [["no_repeat_ngram", 3]], [3]])

@@ -16,7 +16,21 @@ RESULTS = ROOT / "benchmarks" / "results"
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("benchmarks/RESULTS.md", {"bench", "bench-cases", "fleet", "hostile", "traces"}),
+        (
+            "benchmarks/RESULTS.md",
+            {
+                "bench",
+                "bench-cases",
+                "first_effect",
+                "fleet",
+                "hooks",
+                "hostile",
+                "loops",
+                "traces",
+                "training",
+                "trees",
+            },
+        ),
         ("docs/performance.md", {"bench-expect"}),
         ("docs/engines/vllm.md", {"vllm"}),
         ("README.md", {"bench-step"}),
@@ -24,10 +38,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 )
 def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]) -> None:
     texts = step.texts(report.load(RESULTS)[0]) | hostile.texts(RESULTS / "hostile")
-    texts |= {name: publish.text(report.load(RESULTS / name)[0]) for name in ("fleet", "traces", "vllm")}
+    folders = ("first_effect", "fleet", "hooks", "loops", "traces", "training", "trees", "vllm")
+    texts |= {name: publish.text(report.load(RESULTS / name)[0]) for name in folders}
     shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", read(page), re.DOTALL))
     assert shown == {name: texts[name] for name in names}, (
-        "run `make bench-publish`, `bench-{fleet,traces,vllm}-publish` or `hostile-publish`"
+        "run `make bench-publish`, `bench-{first-effect,fleet,hooks,loops,traces,training,trees,vllm}-publish` or "
+        "`hostile-publish`"
     )
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from logitport.integrations.common import chains, environment
+from logitport.integrations.common import chains, environment, request_keys
 from logitport.ops import implementations
 from logitport.system.variables import OF_THE_SDK
 from logitport_server.config.sources import VARIABLES
@@ -39,6 +39,8 @@ def test_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in OF_THE_SDK:
         monkeypatch.delenv(name, raising=False)
     assert set(DEFAULTS["LOGITPORT_REQUEST_PROCESSORS"].split(",")) == chains.permitted_kinds()
+    assert DEFAULTS["LOGITPORT_REQUEST_KEYS"] == "any"
+    assert request_keys.permitted_keys() is None
     assert environment.default_chain() == environment.read_chain(DEFAULTS["LOGITPORT_DEFAULT_PROCESSORS"], "the page")
     seconds = [float(number) for number in re.findall(r"\d+", DEFAULTS["LOGITPORT_STEP_TIMEOUT_SECONDS"])]
     assert seconds == [environment._STEP_SECONDS, environment.reconnect_seconds()]
@@ -67,6 +69,6 @@ def test_the_variable_with_two_meanings() -> None:
     assert {*VARIABLES} & OF_THE_SDK == set(re.findall(r"\*\*`(\w+)` has two meanings\*\*", PAGE))
 
 
-@pytest.mark.parametrize("page", ["vllm", "sglang", "transformers", "llama-cpp"])
+@pytest.mark.parametrize("page", ["vllm", "sglang", "transformers", "llama-cpp", "mlx-lm"])
 def test_pages_of_engines_lead_here(page: str) -> None:
     assert "](../variables.md" in read(f"docs/engines/{page}.md")

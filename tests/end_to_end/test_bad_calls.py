@@ -1,6 +1,7 @@
 """Calls that fail as a whole: the exception and the gRPC status. Requests that fail alone in a step.
 
-Sessions and other calls are unaffected. tests/server/executors/test_bad_input.py has all kinds of bad input.
+Sessions and other calls are unaffected. tests/server/executors/test_bad_input.py has all kinds of refused requests,
+and tests/server/session/test_step_failures.py all kinds of failures.
 """
 
 from __future__ import annotations

@@ -32,13 +32,12 @@ sys.argv = ["logitport", "serve", *sys.argv[4:]]
 sys.addaudithook(send)
 main()
 """
-# An installed processor. Its import lasts until a file exists, in the front door or in the zygote.
+# An installed processor. Its import lasts until a file exists.
 MODULE = """
-import pathlib, sys, time
-if {in_zygote} == ("logitport_server.principal_process.principal_zygote" in sys.modules):
-    pathlib.Path({folder!r}, "begun").touch()
-    while not pathlib.Path({folder!r}, "goes on").exists():
-        time.sleep(0.01)
+import pathlib, time
+pathlib.Path({folder!r}, "begun").touch()
+while not pathlib.Path({folder!r}, "goes on").exists():
+    time.sleep(0.01)
 def nothing(input_ids, scores):
     return scores
 """
@@ -67,9 +66,9 @@ class Start:
         self._processes.append(process)
         return process
 
-    def hanging(self, *, in_zygote: bool) -> subprocess.Popen[str]:
-        """Start a server, and wait until an import of it hangs."""
-        (self.folder / "slow_to_import.py").write_text(MODULE.format(folder=str(self.folder), in_zygote=in_zygote))
+    def hanging(self) -> subprocess.Popen[str]:
+        """Start a server, and wait until an import of its zygote hangs."""
+        (self.folder / "slow_to_import.py").write_text(MODULE.format(folder=str(self.folder)))
         process = self(0, "none", "none", "--logits-processors", "slow_to_import:nothing")
         wait_until((self.folder / "begun").exists)
         return process
@@ -117,20 +116,16 @@ def test_a_server_that_starts_ends_by_the_signal(number: signal.Signals, event: 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_waits_for_its_zygotes_ends_by_the_signal(number: signal.Signals, start: Start) -> None:
-    process = start.hanging(in_zygote=True)
-    wait_until(lambda: list(start.temporary.glob("*/session.sock")))
+    process = start.hanging()
+    assert process.stderr is not None
+    while "cpu_regime" not in process.stderr.readline():  # it logs after the socket is made
+        assert process.poll() is None
     process.send_signal(number)
     start.check_end(process, -number)
 
 
-def test_an_import_that_hangs_does_not_delay_the_end(start: Start) -> None:
-    process = start.hanging(in_zygote=False)
-    process.send_signal(signal.SIGTERM)
-    start.check_end(process, -signal.SIGTERM)
-
-
 def test_the_zygotes_of_a_killed_server_end(start: Start) -> None:
-    process = start.hanging(in_zygote=True)
+    process = start.hanging()
     process.kill()
     output, errors = process.communicate(timeout=100)
     assert output == ""

@@ -57,6 +57,16 @@ def is_person(text: str) -> bool:
     )
 
 
+DIGIT = {"type": "object", "properties": {"n": {"enum": [0, 7]}}, "required": ["n"], "additionalProperties": False}
+TAG = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": DIGIT}, "end": "</f>"}
+CALLS = {
+    "tools": [{"type": "function", "function": {"name": name, "parameters": DIGIT}} for name in ("get", "set")],
+    "tool_format": {"begin": "<t>{name}:", "end": "</t>", "trigger": "<t>"},
+    "tool_choice": "required",
+    "disable_any_whitespace": True,
+}
+ONE_TAG = {"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG], "at_least_one": True, "stop_after_first": True}
+
 GRAMMARS: list[tuple[dict[str, Any], Callable[[str], object]]] = [
     ({"json_schema": PERSON, "disable_any_whitespace": True}, is_person),
     ({"json_schema": json.dumps(PERSON), "whitespace_pattern": "[ ]?"}, is_person),
@@ -65,6 +75,12 @@ GRAMMARS: list[tuple[dict[str, Any], Callable[[str], object]]] = [
         r"(19|20)\d\d-(0[1-9]|1[0-2])-[0-2]\d: [a-zäöü]{1,9}!",
     ),
     ({"choice": ["yes", "no", "Grüße, 名前"]}, {"yes", "no", "Grüße, 名前"}.__contains__),
+    ({"lark": 'start: "a"{1,9} <|pad|> /[bc]/ | <[0]> "d"'}, r"a{1,9}<\|pad\|>[bc]|<\|pad\|>d"),
+    (CALLS, r'<t>(get|set):{"n":[07]}</t>'),
+    (
+        {"structural_tag": {"type": "structural_tag", "format": ONE_TAG}, "whitespace_pattern": "[ ]?"},
+        r'<f>{ ?"n" ?: ?[07] ?}</f>',
+    ),
     ({"ebnf": 'root ::= "f(" arg ("," arg){0,3} ")"\narg ::= [0-9]{1,2} | [a-z]'}, r"f\(\w{1,2}(,\w{1,2}){0,3}\)"),
 ]
 

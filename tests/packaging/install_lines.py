@@ -12,13 +12,16 @@ ROOT = Path(__file__).parents[2]
 
 _TARGETS = (
     "demo", "test", "lint", "bench", "bench-cuda", "bench-fleet", "test-peers", "test-engines", "proto",
-    "dashboard", "screenshots", "wheels", "dist", "worker-python", "check-install",
+    "dashboard", "docs", "screenshots", "wheels", "dist", "worker-python", "check-install",
 )  # fmt: skip
 _DOCUMENTS = (
     "README.md",
+    "CONTRIBUTING.md",
+    "benchmarks/*.md",
     "deploy/README.md",
     "deploy/Containerfile",
     "docs/**/*.md",
+    "examples/**/*.md",
 )
 
 # The command up to the end of the line, of the inline code, or of the shell command.

@@ -54,6 +54,7 @@ USES = {
     "otel": "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.grpc, opentelemetry.exporter.otlp.proto.http",
     "vllm": "import logitport.integrations.vllm.requested_chain",
     "llama-cpp": "import logitport.integrations.llama_cpp",
+    "mlx-lm": "import logitport.integrations.mlx_lm",
     "tokenizers": "import tokenizers; import logitport.tokenizers.token_bytes",
     "grammar": "from llguidance import LLMatcher; import logitport_builtins.grammar.masks",
     "server": "import logitport_server.server, logitport_server.principal_process.preload; " + _SIMULATED,

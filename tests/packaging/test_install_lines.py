@@ -40,7 +40,12 @@ def test_commands_of_a_text(text: str, arguments: list[str]) -> None:
 def test_the_commands_of_the_project_are_found() -> None:
     found = {(line.source, line.arguments[-1]) for line in install_lines()}
     assert {("README.md", ".[server,torch]"), ("README.md", ".[server,play]")} <= found
-    assert {source for source, _ in found} >= {"make", "deploy/Containerfile", "docs/engines/llama-cpp.md"}
+    assert {source for source, _ in found} >= {
+        "make",
+        "deploy/Containerfile",
+        "docs/engines/llama-cpp.md",
+        "CONTRIBUTING.md",
+    }
 
 
 def test_the_demo_installs_no_tools_of_developers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from logitport import Bool, Float, Int, InvalidArgument, NotCapturable, TensorProcessor
+from logitport import Bool, Float, Int, NotCapturable, TensorProcessor
 from logitport_programs.capturing import capture
 from logitport_programs.program import Parameter, Program
 from logitport_programs.types import Element
@@ -16,6 +16,8 @@ from tests.programs import not_capturable, samplers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+pytestmark = pytest.mark.slow
 
 INF = float("inf")
 
@@ -34,7 +36,6 @@ def captured(process, *, window: int = 0, **params) -> Program:
     return capture(type("Author", (TensorProcessor,), members))
 
 
-@pytest.mark.slow
 def test_min_p() -> None:
     program = capture(samplers.MinP)
     assert listed(program) == [
@@ -56,7 +57,6 @@ def test_min_p() -> None:
     assert program.values[9].number == -INF
 
 
-@pytest.mark.slow
 def test_a_number_that_the_logits_type_lacks_is_used_in_float32() -> None:
     """Torch computes with it in float32, too, whatever the dtype of the logits."""
     program = captured(lambda self, logits, params, history: logits * 0.7 + 0.5)
@@ -71,13 +71,11 @@ def test_a_number_that_the_logits_type_lacks_is_used_in_float32() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_top_k_has_a_constant() -> None:
     (value,) = [value for value in capture(samplers.TopKConstant).values if value.operator == "top_k"]
     assert value.integer == 50
 
 
-@pytest.mark.slow
 def test_the_window_and_the_masks() -> None:
     def process(self, logits, params, history):
         last = history.ids[:, -1:] == torch.arange(logits.shape[-1])
@@ -91,12 +89,10 @@ def test_the_window_and_the_masks() -> None:
     assert counts.flag is True
 
 
-@pytest.mark.slow
 def test_an_unused_window_is_left_out() -> None:
     assert captured(lambda self, logits, params, history: logits + 1, window=5).window == 0
 
 
-@pytest.mark.slow
 def test_parameters_of_all_kinds() -> None:
     def process(self, logits, params, history):
         return torch.where(params.on[:, None], logits * params.x[:, None], logits + params.n[:, None])
@@ -109,13 +105,11 @@ def test_parameters_of_all_kinds() -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_constant_has_no_rows() -> None:
     described = listed(capture(samplers.Held))
     assert any("constant(): float32[3]" in line for line in described)
 
 
-@pytest.mark.slow
 def test_a_result_that_is_equal_for_all_rows_has_rows() -> None:
     assert listed(captured(lambda self, logits, params, history: torch.zeros_like(logits))) == [
         "0 full(): bool[]",
@@ -125,20 +119,17 @@ def test_a_result_that_is_equal_for_all_rows_has_rows() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_tensor_of_the_vocabulary_is_broadcast_to_the_rows() -> None:
     described = listed(captured(lambda self, logits, params, history: logits + torch.arange(logits.shape[1])[None]))
     assert described[-1].endswith("add(0, 4): logits[rows, vocab]")
     assert "1 arange(): int64[vocab]" in described
 
 
-@pytest.mark.slow
 def test_zeros_of_both_signs_differ() -> None:
     program = captured(lambda self, logits, params, history: torch.where(logits.isnan(), 0.0, -0.0))
     assert [str(value.number) for value in program.values if value.operator == "full"] == ["0.0", "-0.0"]
 
 
-@pytest.mark.slow
 def test_what_the_result_does_not_need_is_left_out() -> None:
     def process(self, logits, params, history):
         logits.sort(-1)
@@ -148,7 +139,6 @@ def test_what_the_result_does_not_need_is_left_out() -> None:
     assert [value.operator for value in captured(process).values] == ["logits", "full", "multiply"]
 
 
-@pytest.mark.slow
 def test_two_captures_are_equal() -> None:
     assert capture(samplers.Penalties).digest == capture(samplers.Penalties).digest
 
@@ -160,7 +150,6 @@ def refusal(process, texts: Sequence[str]) -> str:
     return str(error.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("process", "texts"), [(process, texts) for process, *texts in not_capturable.EXPRESSIONS])
 def test_refusals_name_the_line_and_give_advice(process, texts: list[str], capfd) -> None:
     message = refusal(process, texts)
@@ -169,7 +158,6 @@ def test_refusals_name_the_line_and_give_advice(process, texts: list[str], capfd
     assert not capfd.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("process", "line", "texts"), not_capturable.FUNCTIONS, ids=[case[0].__name__ for case in not_capturable.FUNCTIONS]
 )
@@ -179,13 +167,6 @@ def test_refusals_name_the_line_of_several(process, line: str, texts: tuple[str,
     assert all(text in message for text in (line, *texts)), message
 
 
-def test_only_tensor_processors_can_be_captured() -> None:
-    with pytest.raises(NotCapturable, match="is not a subclass of TensorProcessor"):
-        capture(object)  # type: ignore[arg-type]
-    assert issubclass(NotCapturable, InvalidArgument)
-
-
-@pytest.mark.slow
 def test_the_random_generators_go_on() -> None:
     torch.manual_seed(5)
     expected = torch.rand(2)

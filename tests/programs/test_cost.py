@@ -93,9 +93,7 @@ def test_a_program_that_takes_too_long_is_refused_with_its_most_costly_operator(
     write = Writer()
     write("exp", write("exp", write("negate", write("logits"))))
     check_cost(write.verified(name="Slow"), WIDTH, 0.0411, priced=prices)
-    with pytest.raises(
-        LimitExceeded, match=r"'Slow' may take 0\.041 ms.* the limit is 0\.0409 ms\. Its 2 values of 'exp'"
-    ):
+    with pytest.raises(LimitExceeded, match=r"'Slow' may take 0\.041 ms.*Its 2 values of 'exp'"):
         check_cost(write.verified(name="Slow"), WIDTH, 0.0409, priced=prices)
     for operator, count in (("exp", 50), ("cumsum", 500)):
         with pytest.raises(LimitExceeded, match=f"the limit is {DEFAULT_LIMIT_MS:g} ms. Its {count} values"):

@@ -53,6 +53,7 @@ def test_values_have_the_declared_type() -> None:
     [
         ({}, r"'i' is missing; set it to an integer in \[-5, 50\]"),
         ({"i": 1, "x": 1}, r"no parameter 'x'; set only: f, i, b, free"),
+        ({"i": 1, "phase": "answer"}, "phase is only for processors that read no logits: leave it out"),
         ({"i": 51}, r"'i' is 51; it must be an integer in \[-5, 50\]"),
         ({"i": 1.0}, "'i' is 1.0"),
         ({"i": True}, "'i' is True"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from logitport.errors import InvalidArgument, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport_programs.program import Parameter, Program, Value
 from logitport_programs.types import Element, Size
 from logitport_proto import program_pb2
@@ -59,18 +59,6 @@ def test_bytes_are_read_back(program: Program) -> None:
     assert again.parameters == program.parameters
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda message: setattr(message.parameters[0], "required", True),  # with a default
-        lambda message: setattr(message.parameters[0], "default", -0.0),
-    ],
-)
-def test_two_messages_of_one_program(change: Callable[[Any], object]) -> None:
-    with pytest.raises(InvalidArgument, match="not the canonical form"):
-        Program.from_bytes(changed(change))
-
-
 @pytest.mark.parametrize("version", [0, 2])
 def test_another_version_of_the_operators_is_refused_before_the_values_are_read(version: int) -> None:
     def change(message: Any) -> None:
@@ -81,33 +69,27 @@ def test_another_version_of_the_operators_is_refused_before_the_values_are_read(
         Program.from_bytes(changed(change))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda message: setattr(message.values[2], "type", 77),
-        lambda message: setattr(message.parameters[0], "type", 0),
-    ],
-)
-def test_unknown_element_types(change: Callable[[Any], object]) -> None:
-    with pytest.raises(InvalidArgument, match="unknown element type"):
-        Program.from_bytes(changed(change))
+REFUSED = [
+    (lambda message: setattr(message.parameters[0], "required", True), "not the canonical form"),  # with a default
+    (lambda message: setattr(message.parameters[0], "default", -0.0), "not the canonical form"),
+    (lambda message: setattr(message.values[2], "type", 77), "unknown element type"),
+    (lambda message: setattr(message.parameters[0], "type", 0), "unknown element type"),
+]
+# They are counted before an object is made of each: these objects have unknown element types, too.
+TOO_MANY = [
+    (lambda message: message.values[1].inputs.extend([0] * 65), "65 inputs of one value; the limit is 64"),
+    (lambda message: message.values.extend([program_pb2.Value()] * 508), "513 values; the limit is 512"),
+    (lambda message: message.parameters.extend([program_pb2.Parameter()] * 32), "33 parameters; the limit is 32"),
+    (lambda message: message.values[1].shape.extend([program_pb2.Size()] * 4), "4 sizes in a shape; the limit is 3"),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (lambda message: message.values[1].inputs.extend([0] * 65), "65 inputs of one value; the limit is 64"),
-        (lambda message: message.values.extend([program_pb2.Value()] * 508), "513 values; the limit is 512"),
-        (lambda message: message.parameters.extend([program_pb2.Parameter()] * 32), "33 parameters; the limit is 32"),
-        (
-            lambda message: message.values[1].shape.extend([program_pb2.Size()] * 4),
-            "4 sizes in a shape; the limit is 3",
-        ),
-    ],
+    ("change", "reason", "error"),
+    [*((*case, InvalidArgument) for case in REFUSED), *((*case, LimitExceeded) for case in TOO_MANY)],
 )
-def test_small_bytes_of_many_objects(change: Callable[[Any], object], what: str) -> None:
-    """They are counted before an object is made of each: these objects have unknown element types, too."""
-    with pytest.raises(LimitExceeded, match=what):
+def test_changed_bytes_are_refused(change: Callable[[Any], object], reason: str, error: type[LogitportError]) -> None:
+    with pytest.raises(error, match=reason):
         Program.from_bytes(changed(change))
 
 

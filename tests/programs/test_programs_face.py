@@ -10,6 +10,8 @@ import pytest
 
 import logitport
 import logitport_programs
+from logitport import InvalidArgument, NotCapturable
+from logitport_programs.capturing import capture
 
 
 def test_the_public_names() -> None:
@@ -20,6 +22,12 @@ def test_the_public_names() -> None:
     assert not {*logitport_programs.__all__} & {*logitport.__all__}
     with pytest.raises(AttributeError, match="module 'logitport_programs' has no attribute 'Nothing'"):
         _ = logitport_programs.Nothing
+
+
+def test_only_tensor_processors_can_be_captured() -> None:
+    with pytest.raises(NotCapturable, match="is not a subclass of TensorProcessor"):
+        capture(object)  # type: ignore[arg-type]
+    assert issubclass(NotCapturable, InvalidArgument)
 
 
 def test_the_package_is_typed() -> None:

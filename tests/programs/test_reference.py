@@ -203,11 +203,12 @@ def test_int64_wraps(operator: str, first: int, second: int, expected: int) -> N
     check([*values, Value("equal", (2, 3))], [1])
 
 
-@pytest.mark.parametrize(("operator", "expected"), [("sum", [LOW]), ("cumsum", [HIGH, LOW])])
-def test_sums_of_int64_wrap(operator: str, expected: list[int]) -> None:
-    fields = {"flag": True} if operator == "sum" else {}
-    values = [constant([HIGH, 1]), Value(operator, (0,), axis=1, **fields), constant(expected), Value("equal", (1, 2))]
-    check(values, [1] * len(expected))
+def test_sums_of_int64_wrap() -> None:
+    for value, expected in (
+        (Value("sum", (0,), axis=1, flag=True), [LOW]),
+        (Value("cumsum", (0,), axis=1), [HIGH, LOW]),
+    ):
+        check([constant([HIGH, 1]), value, constant(expected), Value("equal", (1, 2))], [1] * len(expected))
 
 
 @pytest.mark.parametrize(
@@ -221,22 +222,19 @@ def test_axes_are_counted_from_the_end(axis: int, flag: bool, expected: list[int
     check(values, expected)
 
 
+def test_concatenate_and_where() -> None:
+    check([constant([1]), constant([2, 3]), Value("concatenate", (0, 1, 0), axis=1)], [1, 2, 3, 1])
+    values = [constant([[1, 2]]), constant([[3, 4]]), Value("concatenate", (0, 1), axis=2)]
+    check([*values, Value("sum", (2,), axis=2)], [4, 6])
+    values = [constant([True, False, True]), constant([1.0, NAN, NAN]), constant([5.0]), Value("where", (0, 1, 2))]
+    check(values, [1, 5, NAN])
+
+
 def test_unsqueeze_and_sizes_that_expand() -> None:
     """An outer difference of two axes."""
     values = [constant([10, 20]), Value("unsqueeze", (0,), axis=1), constant([1, 2, 3]), Value("subtract", (1, 2))]
     check([*values, Value("sum", (3,), axis=1)], [24, 54])
     check([*values, Value("sum", (3,), axis=2)], [28, 26, 24])
-
-
-def test_concatenate() -> None:
-    check([constant([1]), constant([2, 3]), Value("concatenate", (0, 1, 0), axis=1)], [1, 2, 3, 1])
-    values = [constant([[1, 2]]), constant([[3, 4]]), Value("concatenate", (0, 1), axis=2)]
-    check([*values, Value("sum", (2,), axis=2)], [4, 6])
-
-
-def test_where_takes_elements() -> None:
-    values = [constant([True, False, True]), constant([1.0, NAN, NAN]), constant([5.0]), Value("where", (0, 1, 2))]
-    check(values, [1, 5, NAN])
 
 
 @pytest.mark.parametrize(
@@ -335,14 +333,11 @@ def test_gather_or(index: list[int], expected: list[int]) -> None:
         ([-1, 3, HIGH, LOW], [5, 6, 7, 8], [10, 20, 30]),
         ([1, 1, 0, 1], [5, 6, 7, 8], [7, 8, 30]),  # the last one remains
         ([1, 2], [5], [10, 5, 5]),
+        ([1], 5, [10, 5, 30]),
     ],
 )
-def test_scatter_drop(index: list[int], values: list[int], expected: list[int]) -> None:
+def test_scatter_drop(index: list[int], values: Any, expected: list[int]) -> None:
     check([constant([10, 20, 30]), constant(index), constant(values), Value("scatter_drop", (0, 1, 2))], expected)
-
-
-def test_scatter_drop_of_one_value() -> None:
-    check([constant([10, 20]), constant([1]), constant(5), Value("scatter_drop", (0, 1, 2))], [10, 5])
 
 
 HISTORIES = [
@@ -382,21 +377,11 @@ PARAMETERS = (Parameter("a", Element.FLOAT32, 1.0), Parameter("b", Element.INT64
 
 
 def parameters_program() -> Program:
-    values = (
-        Value("logits"),
-        Value("parameter", parameter="a"),
-        Value("cast", (1,), element=Element.LOGITS),
-        Value("unsqueeze", (2,), axis=1),
-        Value("multiply", (0, 3)),
-        Value("parameter", parameter="b"),
-        Value("cast", (5,), element=Element.LOGITS),
-        Value("unsqueeze", (6,), axis=1),
-        Value("add", (4, 7)),
-        Value("parameter", parameter="c"),
-        Value("unsqueeze", (9,), axis=1),
-        Value("where", (10, 8, 0)),
-    )
-    return Program("Parameters", values, PARAMETERS)
+    values = [Value("logits"), Value("parameter", parameter="a"), Value("cast", (1,), element=Element.LOGITS)]
+    values += [Value("unsqueeze", (2,), axis=1), Value("multiply", (0, 3)), Value("parameter", parameter="b")]
+    values += [Value("cast", (5,), element=Element.LOGITS), Value("unsqueeze", (6,), axis=1), Value("add", (4, 7))]
+    values += [Value("parameter", parameter="c"), Value("unsqueeze", (9,), axis=1), Value("where", (10, 8, 0))]
+    return Program("Parameters", tuple(values), PARAMETERS)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
@@ -407,12 +392,8 @@ def test_parameters_and_logits_of_each_row(dtype: Any) -> None:
     assert result.dtype == dtype
     assert result.astype(float).tolist() == [[11, 21], [3.5, 4], [5, 6]]
     assert logits.astype(float).tolist() == [[1, 2], [3, 4], [5, 6]]
-
-
-def test_no_rows() -> None:
-    result = run(verify(parameters_program()), np.zeros((0, 5), np.float16), {"a": [], "b": [], "c": []}, [])
-    assert result.shape == (0, 5)
-    assert result.dtype == np.float16
+    none = run(verify(parameters_program()), np.zeros((0, 5), dtype), {"a": [], "b": [], "c": []}, [])
+    assert (none.shape, none.dtype) == ((0, 5), dtype)
 
 
 @pytest.mark.parametrize("params", [{}, {"a": [1.0], "b": [1]}, {"a": [1.0], "b": [1, 2], "c": [0]}])
@@ -434,9 +415,7 @@ def test_a_vocabulary_that_is_too_small() -> None:
     values += [Value("cast", (2,), element=Element.LOGITS), Value("add", (0, 3))]
     verified = verify(Program("Top", tuple(values)))
     assert run(verified, np.zeros((1, 3), np.float32), {}, [History()]).tolist() == [[3, 3, 3]]
-    with pytest.raises(
-        InvalidArgument, match=r"value 1 of program 'Top', for 2 logits: top_k: k is 3, of an axis of 2"
-    ):
+    with pytest.raises(InvalidArgument, match="value 1 of program 'Top'"):
         run(verified, np.zeros((1, 2), np.float32), {}, [History()])
 
 

@@ -13,7 +13,7 @@ from logitport_programs.rules import OPERATORS
 from logitport_programs.types import ONE, VOCAB, Element, Size, Type
 from logitport_programs.verifier import verify
 
-INF, NAN = float("inf"), float("nan")
+NAN = float("nan")
 LOGITS = Value("logits")
 RESULT = Type(Element.LOGITS, (VOCAB,))
 FLOAT = Value("full", element=Element.FLOAT32, shape=())
@@ -165,14 +165,6 @@ def test_the_result_is_logits(result: list[Value], shown: str) -> None:
         verify(Program("Result", tuple(result)))
 
 
-def test_rows_spread() -> None:
-    """A value has rows if an input has rows."""
-    values = (LOGITS, FLOATS, Value("cast", (1,), element=Element.LOGITS), Value("maximum", (2, 0)))
-    verified = verify(Program("Rows", values))
-    assert [kind.has_rows for kind in verified.types] == [True, False, False, True]
-    assert [verified.shape(place, 3, 7) for place in range(4)] == [(3, 7), (7,), (7,), (3, 7)]
-
-
 def test_values_that_are_not_used() -> None:
     with pytest.raises(InvalidArgument, match="value 1 of program 'Unused' is not used: remove it"):
         verify(Program("Unused", (LOGITS, MASK, Value("negate", (0,)))))
@@ -205,12 +197,6 @@ def test_limits(program: Program, message: str) -> None:
 def test_programs_at_the_limits() -> None:
     values = (LOGITS, *[Value("negate", (place,)) for place in range(511)])
     assert verify(Program("a" * 64, values, window=8192)).types == (RESULT,) * 512
-
-
-def test_long_names_are_cut_in_messages() -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        verify(Program("Long", (Value("parameter", parameter="a" * 100_000),)))
-    assert len(raised.value.message) < 200
 
 
 def test_no_values() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logitport_fleet.controller import Controller
 from logitport_fleet.options import FleetOptions
-from logitport_server.processes.server_report import Report, ServerLoad
+from logitport_server.processes.server_report import ServerLoad, ServerReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,15 +22,15 @@ class FakeServers:
     """Servers that are what a test says."""
 
     def __init__(self) -> None:
-        self.all: dict[int, Report] = {}
+        self.all: dict[int, ServerReport] = {}
         self.drained: list[int] = []
 
-    def reports(self) -> Mapping[int, Report]:
+    def reports(self) -> Mapping[int, ServerReport]:
         return dict(self.all)
 
     def create(self, index: int) -> None:
         assert index not in self.all
-        self.all[index] = Report(f"h:{index}", f"m:{index}")
+        self.all[index] = ServerReport(f"h:{index}", f"m:{index}")
 
     def drain(self, index: int) -> None:
         self.drained.append(index)

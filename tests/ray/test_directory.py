@@ -13,14 +13,14 @@ import pytest
 from logitport import ServerUnavailable
 from logitport.servers.targets import AddressList, source_of
 from logitport_fleet.directory import METRICS_LABEL, PATH, Directory, document
-from logitport_server.processes.server_report import Report
+from logitport_server.processes.server_report import ServerReport
 from tests.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-READY = [Report(f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}", "ready") for port in (1001, 1002)]
+READY = [ServerReport(f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}", "ready") for port in (1001, 1002)]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def get(url: str, **options: Any) -> Any:
 
 
 def test_one_document_for_clients_and_prometheus(directory: Directory) -> None:
-    directory.publish(document([*READY, Report("127.0.0.1:1003", "127.0.0.1:2003", "unhealthy")]))
+    directory.publish(document([*READY, ServerReport("127.0.0.1:1003", "127.0.0.1:2003", "unhealthy")]))
     assert get(url(directory)) == [
         {"targets": ["127.0.0.1:1001"], "labels": {METRICS_LABEL: "127.0.0.1:2001"}},
         {"targets": ["127.0.0.1:1002"], "labels": {METRICS_LABEL: "127.0.0.1:2002"}},
@@ -56,7 +56,7 @@ def test_a_client_keeps_its_list_while_no_server_is_ready(
     monkeypatch.setattr("logitport.servers.targets._MIN_AGE_SECONDS", 0.0)
     directory.publish(document(READY))
     listed = AddressList(source_of(url(directory)), check=lambda _: None)
-    directory.publish(document([Report("127.0.0.1:1001", "", "starting")]))
+    directory.publish(document([ServerReport("127.0.0.1:1001", "", "starting")]))
     listed.refresh()
     assert len(listed.addresses) == 2
     with pytest.raises(ServerUnavailable, match="503"):

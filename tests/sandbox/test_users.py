@@ -124,12 +124,15 @@ TAKEN = """
 from logitport_sandbox import SandboxError, users
 
 users.WORKERS = range(*json.loads(sys.argv[2]))
+reading, writing = os.pipe()
 
 def inside():
     send(os.getuid())
+    os.write(writing, b"1")
     server.recv(1)
 
-fork(inside)
+fork(inside, keep=[writing])
+os.read(reading, 1)  # its message comes first
 try:
     fork(inside)
 except SandboxError as error:

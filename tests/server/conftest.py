@@ -123,6 +123,7 @@ class Toys:
 
     def __init__(self, *toys: type) -> None:
         self.toys: dict[str, Any] = {toy.__name__: toy for toy in toys}
+        self.installed = self
 
     def is_fast(self, builtin: str) -> bool:
         return builtin not in self.toys or not getattr(self.toys[builtin], "takes_long", True)
@@ -181,10 +182,7 @@ class EngineRequest:
         output = self.history[len(self.request.prompt_token_ids) :]
         message = replace(self.request, output_token_ids=output).to_proto()
         return processing_pb2.SlottedRequest(
-            slot=self.slot,
-            generation=self.generation,
-            request=message,
-            programs_on_server=self.programs_on_server,
+            slot=self.slot, generation=self.generation, request=message, programs_on_server=self.programs_on_server
         )
 
 
@@ -197,6 +195,7 @@ class Engine:
         *toys: type,
         max_requests_per_session: int = 4,
         max_step_work: int = 32768,
+        max_tokens_per_request: int = 1 << 20,
         max_message_bytes: int = 256 << 20,
         max_principal_memory: int = 384 << 20,
         device: str = "cpu",
@@ -213,6 +212,7 @@ class Engine:
             ServerConfig(
                 max_requests_per_session=max_requests_per_session,
                 max_step_work=max_step_work,
+                max_tokens_per_request=max_tokens_per_request,
                 max_message_bytes=max_message_bytes,
                 max_principal_memory=max_principal_memory,
             ),

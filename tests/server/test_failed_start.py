@@ -1,4 +1,4 @@
-"""A server that cannot start leaves nothing behind, and keeps the choice of kernels of its program."""
+"""A server that cannot start leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InvalidArgument, ops
 from logitport_server.config import ServerConfig
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.server import Server
@@ -92,26 +91,12 @@ def test_a_store_that_cannot_be_opened(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-# It reads the choice of kernels, and then ends, because its store cannot be opened.
-ENDS = ServerConfig(listen="127.0.0.1:0", store="/dev/null/store")
-
-
-@pytest.fixture(autouse=True)
-def restore() -> Iterator[None]:
-    yield
-    ops.configure("all")
-
-
-def test_a_server_keeps_the_choice_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops.configure("none")
-    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "all")
-    with pytest.raises(StartupError):
-        Server(ENDS)
-    assert ops.current().choose("cpu") == ("native", "custom_ops is none")
-
-
-def test_a_server_refuses_an_invalid_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops.configure("none")
+@pytest.mark.slow
+def test_an_invalid_variable_of_the_process_that_forks_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
-    with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS is 'apply_edits'"):
-        Server(ENDS)
+
+    async def start() -> None:
+        with pytest.raises(StartupError, match="LOGITPORT_CUSTOM_OPS is 'apply_edits'"):
+            await Server(ServerConfig(listen="127.0.0.1:0")).start()
+
+    asyncio.run(start())

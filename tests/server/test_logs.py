@@ -97,9 +97,7 @@ def test_a_call_without_its_scope_has_its_principal(
 
 
 @pytest.mark.slow
-def test_a_server_logs_events_as_json(
-    serving: Callable[..., AbstractContextManager[RunningServer]],
-) -> None:
+def test_a_server_logs_events_as_json(serving: Callable[..., AbstractContextManager[RunningServer]]) -> None:
     """Each line of stderr is an object; sessions, registrations and refusals have their fields."""
     options = ("--log-format", "json", "--log-level", "Debug", "--enable-custom-logit-processor")
     with serving(*options, "--quarantine-after", "1") as server:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tests.storm import plan
 from tests.storm.run import Report, Run
@@ -25,6 +26,7 @@ _ATTEMPTS = 2
 
 def main() -> int:
     options = _parse()
+    signal.signal(signal.SIGTERM, _end)
     if options.script:
         script = Script.load(options.script)
     else:
@@ -46,6 +48,11 @@ def main() -> int:
     if report.findings and options.shrink_minutes:
         _shorten(script, report, options)
     return 1 if report.findings else 0
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """End as for an exception, so that the servers are stopped."""
+    sys.exit(128 + number)
 
 
 def _text(finding: Record) -> str:

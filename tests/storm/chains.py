@@ -56,11 +56,22 @@ def _logit_bias(random: Random, vocab: int) -> dict[str, Any]:
     return {"logit_bias": {str(token_id): _number(random, -100, 100) for token_id in _ids(random, vocab, 20)}}
 
 
+def _loops(random: Random, vocab: int) -> dict[str, Any]:
+    return {
+        "action": random.choice(["deny_next", "report"]),
+        "repeats": random.randint(2, 3),
+        "max_period": random.choice([1, 4, 512]),
+        "min_length": random.choice([0, 6]),
+        "plain_repeats": random.choice([0, 4]),
+    }
+
+
 _PARAMS: dict[str, Callable[[Random, int], dict[str, Any]]] = {
     "disallowed_tokens": lambda random, vocab: {
         "token_ids": [*range(vocab)] if vocab < 400 and random.random() < 0.3 else _ids(random, vocab, 20)
     },
     "logit_bias": _logit_bias,
+    "loop_guard": _loops,
     "min_tokens": lambda random, vocab: {"min_tokens": random.randint(0, 20), "stop_token_ids": _ids(random, vocab, 3)},
     "bad_words": _bad_words,
     "no_repeat_ngram": _ngram,
@@ -88,6 +99,7 @@ def draw(random: Random, vocab: int, classes: Sequence[str] = tuple(GOOD)) -> Ch
     builtins = BUILTINS if vocab < WIDE else [name for name in BUILTINS if name in EDITING]
     names = [random.choice(classes if classes and random.random() < 0.3 else builtins) for _ in range(count)]
     names = [name for at, name in enumerate(names) if name != "thinking_budget" or name not in names[:at]]
+    names.sort(key="thinking_budget".__eq__)  # a later processor that denies what it forces is refused
     return [(name, _PARAMS[name](random, vocab)) for name in names]
 
 

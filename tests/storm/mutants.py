@@ -1,8 +1,9 @@
 """Mutants that the suites do not kill, and what the storm makes of them: `python -m tests.storm.mutants`.
 
 `draw` draws mutants of the modules below from a seed. `run` takes the file that it writes: each mutant runs the tests
-nearest to its module, then the fast tier, and, if both pass, the storm. It changes files of this checkout, which must
-have no changes, and restores them: use a clone of its own, with its own environment.
+nearest to its module, then the fast tier, and, if both pass, the storm. It appends what kills each to a second file,
+and goes on after the last one in it. It changes files of this checkout, which must have no changes, and restores them:
+use a clone of its own, with its own environment.
 
 The operators are those of cosmic-ray, which must be installed. A place in the code is drawn first, then one of its
 operators, because some have a hundred variants. Mutants that change annotations alone are left out.
@@ -21,13 +22,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.storm import near_tests
 from tests.tiers import FAST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODULES = {
@@ -144,9 +141,12 @@ def places(path: Path) -> dict[tuple[int, int], list[tuple[str, int]]]:
 
 
 def _with_lines(mutant: Mutant) -> Mutant | None:
-    """Return the mutant with its lines; None if it does the same as the original."""
+    """Return the mutant with its lines; None if it does the same as the original, or cannot be made."""
     before = (ROOT / mutant.path).read_text()
-    after = mutant.text()
+    try:
+        after = mutant.text()
+    except AttributeError:  # cosmic-ray's ExceptionReplacer, of `except a.b`
+        return None
     if not changes_code(before, after):
         return None
     at = mutant.line - 1
@@ -204,19 +204,36 @@ def _passes(module: list[str], seconds: float) -> bool:
         return False
 
 
-def _read(path: Path) -> Iterator[Mutant]:
-    for line in path.read_text().splitlines():
-        yield Mutant(**json.loads(line))
+def run_all(mutants: list[Mutant], results: Path, survivors: int, minutes: float, seed: int) -> None:
+    """Run the mutants in their order, from the first without a result, until so many were not killed by tests.
+
+    Raises ValueError if the results are not of these mutants.
+    """
+    lines = results.read_text().splitlines() if results.exists() else []
+    for mutant, result in zip(mutants, (json.loads(line) for line in lines), strict=False):
+        if {**result, **asdict(mutant)} != result:
+            raise ValueError(f"{results} has a result of another mutant in place of {mutant}: give another file")
+        survivors -= result["killed"] != "tests"
+    for number, mutant in enumerate(mutants[len(lines) :], len(lines)):
+        if survivors <= 0:
+            return
+        result = run(mutant, minutes, seed + 10 * number)
+        survivors -= result["killed"] != "tests"
+        with results.open("a") as file:
+            file.write(json.dumps({**asdict(mutant), **result}) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.storm.mutants", description=__doc__)
-    parser.add_argument("command", choices=["draw", "run"])
-    parser.add_argument("file", type=Path, help="the mutants, one JSON object a line")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=100, help="draw: so many")
-    parser.add_argument("--survivors", type=int, default=20, help="run: end after so many that the suites do not kill")
-    parser.add_argument("--minutes", type=float, default=10, help="run: of the storm for each")
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_draw, of_run = commands.add_parser("draw"), commands.add_parser("run")
+    for command in (of_draw, of_run):
+        command.add_argument("file", type=Path, help="the mutants, one JSON object a line")
+        command.add_argument("--seed", type=int, default=1)
+    of_draw.add_argument("--count", type=int, default=100)
+    of_run.add_argument("results", type=Path, help="the same lines with what killed each mutant")
+    of_run.add_argument("--survivors", type=int, default=20, help="end after so many that the tests do not kill")
+    of_run.add_argument("--minutes", type=float, default=10, help="of the storm for each")
     options = parser.parse_args()
     if options.command == "draw":
         lines = [json.dumps(asdict(mutant)) + "\n" for mutant in draw(options.seed, options.count)]
@@ -224,14 +241,8 @@ def main() -> None:
         return
     if not _passes([*_PYTEST, "tests"], _SUITE_SECONDS):
         sys.exit("the fast tests fail without a mutant: run them first")
-    survivors = 0
-    for number, mutant in enumerate(_read(options.file)):
-        result = run(mutant, options.minutes, options.seed + 10 * number)
-        survivors += result["killed"] != "tests"
-        sys.stdout.write(json.dumps({**asdict(mutant), **result}) + "\n")
-        sys.stdout.flush()
-        if survivors == options.survivors:
-            return
+    mutants = [Mutant(**json.loads(line)) for line in options.file.read_text().splitlines()]
+    run_all(mutants, options.results, options.survivors, options.minutes, options.seed)
 
 
 if __name__ == "__main__":

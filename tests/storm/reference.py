@@ -135,6 +135,20 @@ def _thinking_budget(context: Context, params: dict[str, Any], edits: Edits) -> 
         edits.force(end if newline is None or written else newline)
 
 
+def _loop_guard(context: Context, params: dict[str, Any], edits: Edits) -> None:
+    """Of its actions, `deny_next` and `report`."""
+    ids = context.output
+    for period in range(1, min(params["max_period"], len(ids)) + 1):
+        differing = np.flatnonzero(ids[:-period] != ids[period:])
+        begin = int(differing[-1]) + 1 if len(differing) else 0
+        few = len(np.unique(ids[-period:])) < 12
+        blocks = max(params["repeats"], params["plain_repeats"] if few else 0)
+        if len(ids) - begin >= max(blocks * period, params["min_length"]):
+            if params["action"] == "deny_next":
+                edits.denied.append([int(ids[-period])])
+            return
+
+
 def _most_frequent_rest(context: Context, params: dict[str, Any], edits: Edits) -> None:
     """Of `tests.storm.classes.Rest`."""
     most = int(np.argmax(np.bincount(context.ids % 3, minlength=3)))
@@ -151,6 +165,7 @@ def _deny_last(context: Context, params: dict[str, Any], edits: Edits) -> None:
 EDITING: dict[str, Callable[[Context, dict[str, Any], Edits], None]] = {
     "disallowed_tokens": _disallowed_tokens,
     "logit_bias": _logit_bias,
+    "loop_guard": _loop_guard,
     "min_tokens": _min_tokens,
     "bad_words": _bad_words,
     "no_repeat_ngram": _no_repeat_ngram,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +40,21 @@ def test_what_kills_it(fails: str, killed: str, tree: Path, monkeypatch: pytest.
     monkeypatch.setattr(mutants, "_passes", passes)
     assert mutants.run(MUTANT, 1.0, 7)["killed"] == killed
     assert tree.read_text() == "if True: pass"
+
+
+def test_a_run_goes_on_after_the_last_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [replace(MUTANT, line=line) for line in range(5)]
+    killed = iter(["tests", "storm", "tests", ""])
+    monkeypatch.setattr(mutants, "run", lambda *_: {"killed": next(killed), "by": []})
+    results = tmp_path / "results"
+    mutants.run_all(drawn, results, 1, 1.0, 7)
+    assert [json.loads(line)["killed"] for line in results.read_text().splitlines()] == ["tests", "storm"]
+    mutants.run_all(drawn, results, 2, 1.0, 7)
+    mutants.run_all(drawn, results, 2, 1.0, 7)
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [(line["line"], line["killed"]) for line in lines] == [(0, "tests"), (1, "storm"), (2, "tests"), (3, "")]
+    with pytest.raises(ValueError, match="another mutant"):
+        mutants.run_all(drawn[1:], results, 3, 1.0, 7)
 
 
 def test_a_change_of_annotations_alone_is_no_mutant() -> None:

@@ -25,6 +25,8 @@ def only(token_id: int) -> list[float]:
 
 THINKING = {"thinking_start_ids": [1], "thinking_end_ids": [2], "newline_id": 5, "thinking_budget": 2}
 
+LOOPS = {"action": "deny_next", "repeats": 3, "max_period": 512, "min_length": 0, "plain_repeats": 0}
+
 # Chain, history, length of the prompt, expected row.
 CASES: list[tuple[Any, list[int], int, list[float]]] = [
     ([], [1], 1, ROW),
@@ -34,6 +36,12 @@ CASES: list[tuple[Any, list[int], int, list[float]]] = [
     ([("logit_bias", {"logit_bias": {"0": 1}}), ("disallowed_tokens", {"token_ids": [0]})], [], 0, denies(0)),
     ([("min_tokens", {"min_tokens": 2, "stop_token_ids": [3]})], [0, 4], 1, denies(3, 1)),
     ([("min_tokens", {"min_tokens": 2, "stop_token_ids": [3]})], [0, 4, 4], 1, ROW),
+    ([("loop_guard", LOOPS)], [5, 2, 1, 2, 1, 2, 1], 1, denies(2)),
+    ([("loop_guard", LOOPS | {"action": "report"})], [5, 2, 1, 2, 1, 2, 1], 1, ROW),
+    ([("loop_guard", LOOPS)], [2, 1, 2, 1, 2, 1], 1, ROW),
+    ([("loop_guard", LOOPS | {"min_length": 7})], [5, 2, 1, 2, 1, 2, 1], 1, ROW),
+    ([("loop_guard", LOOPS | {"max_period": 1})], [5, 2, 1, 2, 1, 2, 1], 1, ROW),
+    ([("loop_guard", LOOPS | {"plain_repeats": 4})], [5, 2, 1, 2, 1, 2, 1], 1, ROW),
     ([("bad_words", {"bad_words_ids": [[4], [1, 2, 3], [2, 0]]})], [1, 2], 1, denies(4, 3, 0)),
     ([("bad_words", {"bad_words_ids": [[4], [1, 2, 3], [2, 0]], "generated_only": True})], [1, 2], 1, denies(4, 0)),
     ([("no_repeat_ngram", {"ngram_size": 2})], [1, 2, 1], 3, denies(2)),

@@ -53,7 +53,10 @@ class ForcePrefix(TextProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Read the output. Raises InvalidArgument, PayloadError."""
-        prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
+        if request.state is None:
+            prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
+        else:  # of an earlier block: nothing is built within a step
+            prefix = request.state.prefix
         request.state = _PrefixState(prefix, request.history.output_token_ids.tolist())
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:

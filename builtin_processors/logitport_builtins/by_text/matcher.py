@@ -71,12 +71,16 @@ class Matcher:
             later_node, in_later = self._automaton.read(position.later, later)
         return Position(first_node, later_node, begun=True, found=position.found or in_first or in_later)
 
+    def containing(self, position: Position) -> NDArray[np.int32]:
+        """The ids that contain a string wholly."""
+        return self._containing if position.begun else self._at_start
+
     def completing(self, position: Position) -> list[NDArray[np.int32]]:
-        """The ids after which one more string has occurred, in arrays that may overlap."""
+        """The ids that complete a string that the text has begun, in arrays that may overlap."""
         if not position.begun:
-            return [self._at_start]
-        arrays = [self._containing, self._completing(position.first)]
-        return arrays if position.first == position.later else [*arrays, self._completing(position.later)]
+            return []
+        nodes = (position.first,) if position.first == position.later else (position.first, position.later)
+        return [self._completing(node) for node in nodes]
 
     def _find_completing(self, node: int) -> NDArray[np.int32]:
         return _union([self._later.starting_with(rest) for rest in self._automaton.rests(node)])

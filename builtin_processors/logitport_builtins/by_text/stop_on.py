@@ -43,6 +43,10 @@ class StopOn(TextProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Read the output. Raises InvalidArgument, PayloadError."""
+        output = request.history.output_token_ids.tolist()
+        if request.state is not None:  # of an earlier block: nothing is built within a step
+            request.state = _StopState(request.state.matcher, output, request.state.ends)
+            return
         strings = self.read(request.params)
         tokenizer = tokenizer_of(self.builtin_name, request)
         ends = request.eos_token_ids or tokenizer.eos_token_ids
@@ -52,7 +56,6 @@ class StopOn(TextProcessor):
                 f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )
         check_in_vocabulary(self.builtin_name, ends, request.vocab_size)
-        output = request.history.output_token_ids.tolist()
         request.state = _StopState(matcher(tokenizer, strings), output, np.array(ends, np.int32))
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:

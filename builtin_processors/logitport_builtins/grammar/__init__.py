@@ -1,4 +1,4 @@
-"""`grammar`: restricts output to a JSON schema, a regular expression, a list of choices or an EBNF grammar."""
+"""`grammar`: restricts output to JSON, a regular expression, choices, a grammar, structural tags or tool calls."""
 
 from __future__ import annotations
 

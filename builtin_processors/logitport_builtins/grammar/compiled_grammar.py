@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
-from logitport_builtins.grammar.trial import PARSER_LIMITS, definition
+from logitport_builtins.grammar.trial import MAX_ERROR_LENGTH, PARSER_LIMITS, definition
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -46,11 +46,12 @@ class CompiledGrammar:
         limits = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
         matcher = LLMatcher(self.tokenizer.trie, self._definition, log_level=0, limits=limits)
         if matcher.is_error():
-            raise InvalidArgument(f"grammar: with tokenizer {self.tokenizer.name!r}: {matcher.get_error()}")
+            error = matcher.get_error()[:MAX_ERROR_LENGTH]
+            raise InvalidArgument(f"grammar: with tokenizer {self.tokenizer.name!r}: {error}")
         return matcher
 
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def compiled(spec: GrammarSpec, tokenizer: GrammarTokenizer) -> CompiledGrammar:
     """Return the grammar compiled for this tokenizer. Raises InvalidArgument, LimitExceeded, PayloadError."""
-    return CompiledGrammar(tokenizer, definition(spec))
+    return CompiledGrammar(tokenizer, definition(spec.with_special_tokens(tokenizer.split)))

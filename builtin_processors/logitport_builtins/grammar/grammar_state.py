@@ -21,17 +21,19 @@ class GrammarState:
         grammar: the grammar.
         matcher: llguidance's matcher, which has consumed the ids that match.
         eos_token_ids: the ids that end the output where the grammar is complete.
+        text_ends: those of them that are no special tokens. The others, a grammar can name before its end.
         matched: how many ids of the output match.
         ended: whether the next id is an end-of-sequence id that the grammar allows there.
         mismatched: whether the next id is one that the grammar does not allow.
     """
 
-    __slots__ = ("_failure", "_ids", "ended", "eos_token_ids", "grammar", "matcher", "mismatched")
+    __slots__ = ("_failure", "_ids", "ended", "eos_token_ids", "grammar", "matcher", "mismatched", "text_ends")
 
     def __init__(self, grammar: CompiledGrammar, eos_token_ids: tuple[int, ...], output: Iterable[int]) -> None:
         self.grammar = grammar
         self.matcher: LLMatcher = grammar.matcher()
         self.eos_token_ids = eos_token_ids
+        self.text_ends = [one for one in eos_token_ids if not grammar.tokenizer.is_special(one)]
         self.ended = self.mismatched = False
         self._ids: list[int] = []  # the ids that match
         self._failure = ""
@@ -46,10 +48,9 @@ class GrammarState:
         """Match an id that was appended to the output."""
         if self.ended or self.mismatched or self._failure:
             return
-        if token_id in self.eos_token_ids:
-            self.ended = self.matcher.is_accepting()
-            self.mismatched = not self.ended
-        elif self._consume(token_id):
+        if token_id in self.eos_token_ids and self.matcher.is_accepting():
+            self.ended = True
+        elif token_id not in self.text_ends and self._consume(token_id):
             self._ids.append(token_id)
         else:
             self.mismatched = not self._failure

@@ -12,6 +12,7 @@ import orjson
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.system.installation import how_to_install
 from logitport.tokenizers.tokenizer_file import eos_settings
+from logitport_builtins.grammar.structures import SpecialToken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,26 @@ class GrammarTokenizer:
     vocab_size: int
     trie: LLTokenizer
     eos_token_ids: tuple[int, ...]
+
+    def is_special(self, token_id: int) -> bool:
+        """Return whether an id is a special token: it has a name but no text, and only grammars that name it allow it.
+
+        Special are those that the tokenizer's file marks so, and added ones whose names begin with < and end with >.
+        """
+        return token_id < self.vocab_size and bool(self.trie.is_special_token(token_id))
+
+    def split(self, text: str) -> list[str | SpecialToken]:
+        """Split a text at its special tokens. No text between them is empty."""
+        pieces: list[str | SpecialToken] = []
+        begin = 0
+        for token_id in self.trie.tokenize_str(text, parse_special=True):
+            if self.is_special(token_id):
+                name = self.trie.decode_str([token_id])
+                at = text.find(name, begin)
+                if at >= 0:  # otherwise the tokenizer changes the text first
+                    pieces += [text[begin:at], SpecialToken(token_id, name)]
+                    begin = at + len(name)
+        return [piece for piece in (*pieces, text[begin:]) if piece]
 
 
 def configure(paths: Mapping[str, Path]) -> None:

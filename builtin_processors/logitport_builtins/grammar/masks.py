@@ -51,8 +51,11 @@ def add_allowed_ids(
     complete = _take_bit(masks, tokenizer.vocab_size)
     masks = _fit(masks, bitmask_words(vocab_size))
     for state, mask, may_end, row_edits in zip(states, masks, complete, edits, strict=True):
-        for token_id in state.eos_token_ids:
-            _put_bit(mask, token_id, may_end)
+        ends = may_end and state.matcher.is_accepting()  # <[*]> in a grammar names the additional end token, too
+        if ends and not mask.any():
+            row_edits.event("grammar_complete")
+        for token_id in state.eos_token_ids if ends else state.text_ends:
+            _put_bit(mask, token_id, ends)
         _add_mask(mask, row_edits)
     return slow
 

@@ -35,9 +35,16 @@ class Grammar(EditProcessor):
         json_schema: a JSON schema, as an object or as text; or one of these instead:
         json_object: true, for any JSON object,
         regex: a regular expression in the syntax of Rust's `regex` crate, which the whole output matches,
-        choice: a list of strings; the output is one of them; or
-        ebnf: a grammar in GBNF, the EBNF that llama.cpp and xgrammar read; its first rule is `root`.
-        disable_any_whitespace: optional, for JSON: true to forbid whitespace between its tokens.
+        choice: a list of strings; the output is one of them;
+        ebnf: a grammar in GBNF, the EBNF that llama.cpp and xgrammar read; its first rule is `root`;
+        lark: a grammar in llguidance's Lark, with special tokens by name, `<|name|>`, and by id, `<[5,7-9]>`;
+        structural_tag: free text with tags that hold JSON, in vLLM's legacy form or xgrammar's `triggered_tags`; or
+        tools: OpenAI's list of tools; the output is text, or calls of them, or both.
+        tool_choice: optional, for `tools`: OpenAI's "none", "auto" (the default), "required" or a named function.
+        tool_format: for `tools`, how the model writes calls: a name in `tool_calls.FORMATS`, or a `ToolFormat`.
+        parallel_tool_calls: optional, for `tools`: false for one call at most.
+        disable_any_whitespace: optional, for JSON: true to forbid whitespace between its tokens, false to allow any
+            amount. By default, an amount for indented JSON is allowed.
         whitespace_pattern: optional, for JSON, instead of that: a regular expression for the whitespace.
         tokenizer: optional, the operator's name of the tokenizer; by default the session's `tokenizer_id`, or the only
             tokenizer that is configured (`grammar_tokenizer.configure`).
@@ -71,6 +78,10 @@ class Grammar(EditProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Match the output so far. Raises InvalidArgument, LimitExceeded."""
+        output = request.history.output_token_ids.tolist()
+        if isinstance(request.state, GrammarState):  # of an earlier block: nothing is compiled within a step
+            request.state = GrammarState(request.state.grammar, request.state.eos_token_ids, output)
+            return
         spec = read_grammar(request.params, request.caller)
         tokenizer = grammar_tokenizer.choose(spec.tokenizer or request.tokenizer_id)
         check_in_vocabulary("grammar", [tokenizer.vocab_size - 1], request.vocab_size)
@@ -80,7 +91,6 @@ class Grammar(EditProcessor):
                 "grammar: no end-of-sequence id is known, so the output could never end: open the session with "
                 f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )
-        output = request.history.output_token_ids.tolist()
         request.state = GrammarState(compiled(spec, tokenizer), eos_token_ids, output)
 
     def advance(self, request: EditRequest, token_id: int) -> None:

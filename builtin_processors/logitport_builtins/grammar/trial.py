@@ -35,7 +35,7 @@ _WALL_SECONDS = 20.0  # longer than the processor time, because the machine may 
 _MEMORY_BYTES = 1 << 30
 _MAX_CONCURRENT = 2
 _MAX_WAITING = 16  # per caller; each waiting compilation holds a thread
-_MAX_ERROR_LENGTH = 600
+MAX_ERROR_LENGTH = 600
 
 _limiter = FairLimiter(_MAX_CONCURRENT, _MAX_WAITING)
 
@@ -66,7 +66,7 @@ def _try(spec: GrammarSpec) -> TrialResult:
     task = {
         "kind": spec.kind,
         "text": spec.text,
-        "whitespace": spec.whitespace,
+        "parts": spec.parts,
         "limits": dict(PARSER_LIMITS),
         "mask_seconds": MAX_MASK_SECONDS,
         "seconds": _CPU_SECONDS,
@@ -85,7 +85,7 @@ def _try(spec: GrammarSpec) -> TrialResult:
         except subprocess.TimeoutExpired as error:  # the machine is slow, not the grammar: not cached
             raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     if process.returncode > 0:  # the process failed before it read the grammar: not cached
-        why = process.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_MAX_ERROR_LENGTH]
+        why = process.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:MAX_ERROR_LENGTH]
         raise PayloadError(
             f"grammar: the process that compiles grammars exited with status {process.returncode}: {why}"
         )
@@ -96,4 +96,4 @@ def _try(spec: GrammarSpec) -> TrialResult:
     except orjson.JSONDecodeError:  # the grammar crashed the process
         limit = f"{_MEMORY_BYTES >> 20} MiB"
         return TrialResult("", f"compiling it takes more than {limit}, or nests too deeply; write a simpler one")
-    return TrialResult(answer.get("definition", ""), answer.get("error", "")[:_MAX_ERROR_LENGTH])
+    return TrialResult(answer.get("definition", ""), answer.get("error", "")[:MAX_ERROR_LENGTH])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from logitport.core.compiled import core
 from logitport.stateful import HistoryState
+from logitport_builtins.first_denial import FirstDenial
 from logitport_builtins.no_repeat_ngram.contexts import NO_POSITIONS, ContextHash, FrozenIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,7 +41,7 @@ class PythonNGramIndex(HistoryState):
     """
 
     __slots__ = (
-        *("_contexts", "_frozen", "_frozen_length", "_hash"),
+        *("_contexts", "_first_denial", "_frozen", "_frozen_length", "_hash"),
         *("_rebuild_length", "_recent", "_size", "_vocab_size", "_whitelist", "_window"),
     )
     advances = True
@@ -50,6 +53,7 @@ class PythonNGramIndex(HistoryState):
         self._whitelist = frozenset(whitelist)
         self._vocab_size = vocab_size
         self._hash = ContextHash(size)
+        self._first_denial = FirstDenial()
         self._build(history)
 
     def advance(self, history: History, token_id: int) -> None:
@@ -64,6 +68,7 @@ class PythonNGramIndex(HistoryState):
             self._build(history)
 
     def rewind(self, history: History) -> None:
+        self._first_denial.rewind(history.length)
         if len(history) < self._frozen_length:
             self._build(history)
             return
@@ -75,6 +80,9 @@ class PythonNGramIndex(HistoryState):
         followers = self.followers(history)
         if followers.size:
             edits.deny(followers)
+        denies, denying = bool(followers.size), partial(self._denying, history)
+        if self._first_denial.is_at(history.prompt_length, history.length, denies, denying):
+            edits.event("ids_denied")
 
     def followers(self, history: History) -> NDArray[np.int32]:
         """The ids that would complete an n-gram of the window again, int32[n], each once."""
@@ -113,6 +121,23 @@ class PythonNGramIndex(HistoryState):
         self._recent: dict[int, array[int]] = {}
         for position in range(max(self._frozen_length, size - 1), len(token_ids)):
             self._record(self._contexts[position - self._frozen_length], position, token_ids.item(position))
+
+    def _denying(self, history: History, begin: int) -> Iterator[int]:
+        """Yield the lengths from `begin` on, below the history's, at which ids are denied. Reads all of the history."""
+        ids, size = history.token_ids, self._size
+        may_be_denied = self._may_be_denied(ids).tolist()
+        positions: dict[int, array[int]] = {}  # before the present one, with ids that may be denied, by context
+        for length, context in enumerate(self._hash.all(ids)[:-1].tolist()):
+            if length < size - 1:
+                continue
+            earlier = positions.setdefault(context, array("i"))
+            earliest = max(0, length - self._window) + size - 1
+            last = ids[length - size + 1 : length]
+            in_window = takewhile(lambda position: position >= earliest, reversed(earlier))  # noqa: B023
+            if length >= begin and any(np.array_equal(ids[here - size + 1 : here], last) for here in in_window):
+                yield length
+            if may_be_denied[length]:
+                earlier.append(length)
 
     def _may_be_denied(self, followers: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each of these ids may be denied, bool[n]."""

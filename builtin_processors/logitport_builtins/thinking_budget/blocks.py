@@ -1,110 +1,119 @@
-"""The positions where thinking blocks were opened and closed in one history."""
+"""The thinking blocks of one history, and the edits that limit their length."""
 
 from __future__ import annotations
 
 import sys
-from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from logitport.core.compiled import core
+from logitport.phases.phase_tags import ANSWER, ANY, THINKING
+from logitport.phases.phase_tracker import PythonPhaseTracker
 from logitport.stateful import HistoryState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
+    from logitport.phases.phase_tracker import TagFields
 
 _NEVER = sys.maxsize  # a length that no history reaches
+_LARGEST_BIAS = 20.0  # of the end tag, at the last id before the budget: more than logits of likely ids differ
 
 
 class PythonThinkingBlocks(HistoryState):
     """The blocks of one history. Forces the ids that close a block when its budget is used up.
 
-    A block is opened by the ids `start`, and closed by the ids `end`, with the id `newline` before them if it is cut
-    short; None for no such id.
+    A block is opened by the ids `start`, and closed by the ids `end`. If it is cut short, the id `newline` and the ids
+    `end_text` come before them; None or none for no such id. The first id of `end` is denied until a block has
+    `min_thinking` ids. From `soft_from` ids on, if that is not negative, the next id of `end` has a growing bias.
     """
 
-    # `_due`: the history's length when the open block has used up its budget.
-    __slots__ = ("_budget", "_due", "_end", "_events", "_last_ids", "_newline", "_tags")
+    # `_due`: the history's length from which on a row has edits.
+    __slots__ = ("_budget", "_closing", "_due", "_end", "_min_thinking", "_newline", "_soft_from", "_tracker")
     advances = True
 
     def __init__(
-        self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None
+        self,
+        history: History,
+        budget: int,
+        start: Sequence[int],
+        end: Sequence[int],
+        newline: int | None,
+        end_text: Sequence[int] = (),
+        soft_from: int = -1,
+        min_thinking: int = 0,
     ) -> None:
         self._budget = budget
         self._end = tuple(end)
+        self._closing = (*end_text, *end)
         self._newline = newline
-        # Each tag and its sign in `_events`. Longest first: if both tags end at the same id, the longer one counts.
-        self._tags = sorted([(tuple(start), 1), (self._end, -1)], key=lambda tag: -len(tag[0]))
-        self._last_ids = (start[-1], end[-1])  # any other id completes no tag
-        # The history's lengths when a tag was complete: positive for a start tag, negative for an end tag.
-        # The leading 0 is never removed.
-        self._events = array("q", [0, *_find_events(history, self._tags)])
+        self._soft_from = soft_from
+        self._min_thinking = min_thinking
+        self._tracker = PythonPhaseTracker(history, tracked_tags(start, end), ANSWER)
         self._update()
 
-    def advance(self, history: History, token_id: int) -> None:
-        if token_id in self._last_ids:
-            self._record_tag(history)
+    def advance(self, history: History, token_id: int) -> None:  # noqa: ARG002
+        self._tracker.read(history)
+        self._update()
 
     def rewind(self, history: History) -> None:
-        while abs(self._events[-1]) > history.length:
-            self._events.pop()
+        self._tracker.rewind(history)
         self._update()
 
     def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
-        if history.length >= self._due:
-            edits.force(self._closing_id(history))
+        if history.length < self._due:
+            return
+        used = history.length - self._tracker.begin
+        if used >= self._budget:
+            if used == max(self._budget, history.prompt_length - self._tracker.begin):
+                edits.event("budget_hit", at=used)
+            edits.force(self.closing_id(history))
+        elif used < self._min_thinking:
+            edits.deny([self._end[0]])
+        elif used >= self._soft_from >= 0:
+            share = (used - self._soft_from + 1) / (self._budget - self._soft_from)
+            next_id = self._end[_written(history, used, self._end)]
+            edits.bias([next_id], np.float32(_LARGEST_BIAS * share))
 
-    def _record_tag(self, history: History) -> None:
-        """Record the tag at the end of the history, if there is one."""
-        token_ids = history.token_ids
-        for tag, sign in self._tags:
-            if tuple(token_ids[-len(tag) :].tolist()) == tag:
-                self._events.append(sign * len(token_ids))
-                self._update()
-                return
+    def opened_at(self, length: int) -> int:
+        """The length at which the block was opened that is open at this length of the history; 0 if none is."""
+        phase, begin = self._tracker.block_at(length)
+        return begin if phase == THINKING else 0
 
-    def _closing_id(self, history: History) -> int:
-        """The next id that closes the open block: the newline, or an id of the end tag."""
-        end, newline = self._end, self._newline
-        used = len(history) - self._events[-1]
-        written = min(used, len(end) - 1)  # how many ids of the end tag have been written
-        tail = tuple(history.token_ids[len(history) - written :].tolist())
-        while tail != end[:written]:
-            written -= 1
-            tail = tail[1:]
-        if written == 0 and newline is not None and history.last_output != newline:
-            return newline
-        return end[written]
+    def closing_id(self, history: History) -> int:
+        """The next id that closes the open block: the newline, or an id of the text or the end tag."""
+        used = history.length - self._tracker.begin
+        written, of_end = _written(history, used, self._closing), _written(history, used, self._end)
+        if of_end > written:  # the model has begun the end tag itself
+            return self._end[of_end]
+        if written == 0 and self._newline is not None and history.last_output != self._newline:
+            return self._newline
+        return self._closing[written]
 
     def _update(self) -> None:
-        opened_at = self._events[-1]
-        self._due = opened_at + self._budget if opened_at > 0 else _NEVER
+        self._due = _NEVER
+        if self._tracker.phase == THINKING:
+            first = self._budget if self._soft_from < 0 else self._soft_from
+            self._due = self._tracker.begin + (0 if self._min_thinking else first)
 
 
-def _find_events(history: History, tags: list[tuple[tuple[int, ...], int]]) -> list[int]:
-    """Find the events of a history: only the last one of the prompt, which is never rewound, and all of the output."""
-    (first, first_sign), (second, second_sign) = tags
-    first_at = _occurrences(history.token_ids, first)
-    second_at = np.setdiff1d(_occurrences(history.token_ids, second), first_at, assume_unique=True)
-    events = np.concatenate([first_sign * first_at, second_sign * second_at])
-    events = events[np.argsort(np.abs(events))]
-    in_prompt = np.count_nonzero(np.abs(events) <= history.prompt_length)
-    kept: list[int] = events[max(0, in_prompt - 1) :].tolist()
-    return kept
+def tracked_tags(start: Sequence[int], end: Sequence[int]) -> list[TagFields]:
+    """Return the tags of a tracker for thinking alone: all of the prompt and the output count."""
+    return [(start, THINKING, ANY, False), (end, ANSWER, THINKING, False)]
 
 
-def _occurrences(token_ids: NDArray[np.int32], tag: tuple[int, ...]) -> NDArray[np.int64]:
-    """Find `tag` in int32[n]: the positions just past each occurrence, ascending."""
-    starts = np.flatnonzero(token_ids[: max(0, len(token_ids) - len(tag) + 1)] == tag[0])
-    for offset in range(1, len(tag)):
-        starts = starts[token_ids[starts + offset] == tag[offset]]
-    return starts + len(tag)
+def _written(history: History, used: int, ids: Sequence[int]) -> int:
+    """How many of these ids, not all, the open block ends with."""
+    length = len(history)
+    written = min(used, len(ids) - 1)
+    tail = tuple(history.token_ids[length - written :].tolist())
+    while tail != tuple(ids[:written]):
+        written -= 1
+        tail = tail[1:]
+    return written
 
 
 ThinkingBlocks = PythonThinkingBlocks if core is None else core.ThinkingBlocks

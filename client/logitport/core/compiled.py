@@ -21,7 +21,7 @@ from logitport.errors import InvalidArgument, from_code
 logger = logging.getLogger(__name__)
 
 # Number of the interface between this package and the compiled core; the same number is in core/src/module.cpp.
-INTERFACE = 16
+INTERFACE = 17
 VARIABLE = "LOGITPORT_PURE_PYTHON"
 _PACKAGE = "logitport_core"
 _MODULE = f"{_PACKAGE}._core"

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _SECTION = "Parameters:"
+# Parameters of every `EditProcessor`, which are read before its own.
+PHASE_KEYS = ("phase", "phase_tags")
 
 
 class Declared(ABC):
@@ -57,9 +59,15 @@ def check_declared(processor: type) -> None:
 
     Raises:
         InvalidArgument: a value is something else, such as the class `Int` instead of `Int()`.
+        InvalidArgument: a name of an `EditProcessor` is `phase` or `phase_tags`, which it accepts as it is.
     """
     declared = getattr(processor, "params", None)
     for name, one in declared.items() if isinstance(declared, Mapping) else ():
+        if name in PHASE_KEYS and hasattr(processor, "edit"):
+            raise InvalidArgument(
+                f"{processor.__qualname__}.params: every EditProcessor accepts the parameter {name!r}, and does not "
+                "see it: give this one another name"
+            )
         if not isinstance(one, Declared):
             raise InvalidArgument(
                 f"{processor.__qualname__}.params[{name!r}]: declare Float, Int, Bool or TokenIds, such as Int(ge=0), "
@@ -88,6 +96,8 @@ def complete_params(processor: type, params: Mapping[str, Any]) -> Mapping[str, 
 def refuse_unknown(names: Collection[str], params: Mapping[str, Any]) -> None:
     """Raise InvalidArgument for a key that is not in `names`. Engines add keys that start with two underscores."""
     if unknown := [key for key in params if key not in names and not key.startswith("__")]:
+        if unknown[0] in PHASE_KEYS:
+            raise InvalidArgument(f"{unknown[0]} is only for processors that read no logits: leave it out")
         raise InvalidArgument(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")
 
 

@@ -37,9 +37,13 @@ class PythonHistory:
         length: number of ids; read it, do not write it.
         prompt_length: number of ids of the prompt.
         draft_tokens: number of draft tokens at the end, which the engine may still reject.
+        rows_applied: number of rows of logits of which an id was sampled, or is sampled next; see `add_rows`.
     """
 
-    __slots__ = ("_buffer", "_charge", "_crc", "_crc_length", "_ids", "draft_tokens", "length", "prompt_length")
+    __slots__ = (
+        *("_buffer", "_charge", "_crc", "_crc_length", "_ids", "_open_rows", "_sampled_rows"),
+        *("draft_tokens", "length", "prompt_length"),
+    )
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         prompt, output = int32_ids(prompt_token_ids), int32_ids(output_token_ids)
@@ -52,6 +56,8 @@ class PythonHistory:
         self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
         # The checksum of the first ids, and how many these are.
         self._crc = self._crc_length = 0
+        # Rows of which an id was sampled, and rows of the last step.
+        self._sampled_rows = self._open_rows = 0
         self._charge: PythonMemoryCharge | None = None
 
     def __len__(self) -> int:
@@ -106,10 +112,44 @@ class PythonHistory:
                 f"cannot rewind a history of {self.length} ids to {length}: the length must lie between "
                 f"{self.prompt_length} (the prompt) and {self.length}"
             )
-        self.draft_tokens = max(0, self.draft_tokens - (self.length - length))
+        cut = self.length - length - self.draft_tokens  # ids that were sampled
+        self.draft_tokens = max(0, -cut)
+        if cut > 0:
+            self._sampled_rows = max(0, self._sampled_rows - cut)
+            self._open_rows = 0
         self.length = length
         if length < self._crc_length:
             self._crc = self._crc_length = 0
+
+    def follow(self, other: PythonHistory, prompt_length: int) -> None:
+        """Become a view of another history, with a prompt of this length. Only `follow` may change a view.
+
+        Shares its memory. Call it again after each change of the other one.
+
+        Raises:
+            InvalidArgument: the prompt would be longer than the history.
+        """
+        if not 0 <= prompt_length <= other.length:
+            raise InvalidArgument(f"a view of {other.length} ids cannot have a prompt of {prompt_length}")
+        self._buffer, self._ids = other._buffer, other._ids
+        self.length, self.prompt_length, self.draft_tokens = other.length, prompt_length, other.draft_tokens
+        self._crc = self._crc_length = 0
+
+    @property
+    def rows_applied(self) -> int:
+        return self._sampled_rows + min(1, self._open_rows)
+
+    def add_rows(self, sampled: int, rows: int) -> None:
+        """Count the rows of a step, one and one more for each draft token.
+
+        `sampled` ids have joined the history since the step before: so many of its rows were sampled from.
+        """
+        self._sampled_rows += min(sampled, self._open_rows)
+        self._open_rows = rows
+
+    def drop_rows(self) -> None:
+        """Leave out the rows of the last step, because the request has failed in it."""
+        self._open_rows = 0
 
     def cut_token_ids(self, length: int) -> NDArray[np.int32]:
         """The ids that `rewind` has cut off a history of this length, int32. They are there until the next append."""

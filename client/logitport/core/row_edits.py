@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from logitport.core import tensors
+from logitport.core.row_events import MAX_ROW_EVENTS, RowEvent, make_event
 from logitport.errors import InvalidArgument
 from logitport.system.installation import OUR_PACKAGES
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import CodeType
 
     import torch
@@ -64,10 +65,11 @@ class RowEdits:
     Arrays of ids are kept, not copied: do not write to them before the step has ended.
     """
 
-    __slots__ = ("_edits", "_sites")
+    __slots__ = ("_edits", "_events", "_sites")
 
     def __init__(self) -> None:
         self._edits: list[Edit] = []
+        self._events: list[RowEvent] | None = None
         self._sites: dict[int, CallSite] = {}  # of the edits with ids to check, by their index
 
     def __bool__(self) -> bool:
@@ -135,6 +137,41 @@ class RowEdits:
         self._sites[len(self._edits)] = _call_site()
         self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
 
+    def event(self, name: str, /, **values: int | str) -> None:
+        """Report to the caller of the request that something happened at this row; see `Report`.
+
+        It changes no logits. At most 4 events of a processor are kept for a row; further ones are only counted. Report
+        what follows from the history alone: a row is computed again after a reconnect or a rejected draft.
+
+        Args:
+            name: such as "budget_hit": a lowercase ASCII letter, then lowercase letters, digits and underscores, 32
+                characters at most.
+            values: at most 4 details with such names: integers of 53 bits, or text of at most 64 characters.
+
+        Raises:
+            InvalidArgument: the name or a value is another one.
+        """
+        event = make_event(name, values)
+        if self._events is None:
+            self._events = []
+        if len(self._events) < MAX_ROW_EVENTS:
+            self._events.append(event)
+        else:
+            self.add_event(RowEvent("", b"", 1))
+
+    def add_event(self, event: RowEvent) -> None:
+        """Append an event without a check. Entries that only count are added up."""
+        events = self._events = self._events or []
+        if event.name or not events or events[-1].name:
+            events.append(event)
+        else:
+            events[-1] = event._replace(left_out=events[-1].left_out + event.left_out)
+
+    @property
+    def events(self) -> Sequence[RowEvent]:
+        """The events of the row. Edits that discard others, such as `force`, do not discard them."""
+        return self._events or ()
+
     def say(self, kind: EditKind, ids: NDArray[Any], values: NDArray[np.float32] | None) -> None:
         """Append one edit without checks: ids int[n], and for a BIAS its values float32[n]."""
         self._edits.append((kind, ids, values))
@@ -149,6 +186,25 @@ class RowEdits:
                 begin = len(self._edits)
                 self._sites.update((begin + index, site) for index, site in later._sites.items())
             self._edits += later._edits
+
+    def exempt(self, token_id: int) -> None:
+        """Change the edits so that they leave the logit of this id as it is. A FORCE stays."""
+        kept: list[Edit] = []
+        for kind, ids, values in self._edits:
+            others = ids != token_id
+            if kind is EditKind.BITMASK and token_id // 32 < ids.size:
+                words = ids.copy()
+                words.view(np.uint32)[token_id // 32] |= np.uint32(1 << token_id % 32)
+                kept.append((kind, words, values))
+            elif kind is EditKind.ALLOW:
+                kept.append((kind, np.append(ids[others], token_id), values))
+            elif kind in (EditKind.FORCE, EditKind.BITMASK) or others.all():
+                kept.append((kind, ids, values))
+            elif others.any():
+                kept.append((kind, ids[others], None if values is None else values[others]))
+        if len(kept) < len(self._edits):
+            self._sites = {}
+        self._edits = kept
 
     def check(self, vocab_size: int) -> None:
         """Check every id and mask against the vocabulary.

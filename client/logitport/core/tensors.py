@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidArgument
+from logitport.system.installation import has_torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
 NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
-
-
-@cache
-def has_torch() -> bool:
-    """Whether torch is installed; does not import torch. Without it, sessions hold logits as numpy arrays."""
-    return find_spec("torch") is not None
 
 
 def without_gradients(logits: Any) -> AbstractContextManager[object]:

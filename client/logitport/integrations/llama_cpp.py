@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, RequestsFailed
+from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import require_chain
 from logitport.integrations.common.history_batch import HistoryBatch, SequenceHook
 from logitport.integrations.common.statuses import all_denied
@@ -46,6 +46,7 @@ class RemoteLogitsProcessor(SequenceHook):
         steps: steps served, over all completions.
         rows_applied: steps per processor, as in `StepResult`, over all completions.
         seconds: time spent in this object, opening sessions included.
+        reports: a list with the `Report` of the latest sequence, also after its end; see `logitport.report`.
 
     Raises:
         InvalidArgument: `processors` is no list of such pairs.
@@ -56,10 +57,9 @@ class RemoteLogitsProcessor(SequenceHook):
     ) -> None:
         self._chain = require_chain(processors)
         self._tenant = tenant
-        self._tokenizer_id = tokenizer_id
         # Keyed by the model that runs the completion; by this object outside `Llama.sample`.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
-        super().__init__(client, self._completions)
+        super().__init__(client, self._completions, tokenizer_id)
 
     def __call__(self, input_ids: NDArray[np.intc], scores: NDArray[np.single]) -> NDArray[np.single]:
         """Process one step. Errors are raised by the method of `Llama` that the caller used.
@@ -101,12 +101,7 @@ class RemoteLogitsProcessor(SequenceHook):
         batch = self._batch(key, None if caller is None else caller.sampler, ids, len(scores))
         pending = batch.session.step(batch.new_ids(ids, [0]))
         processed = np.array(scores)
-        result = pending.apply(processed[None], check=False)
-        if result.failures:
-            raise RequestsFailed(result.failures, result)
-        if result.all_denied_rows:
-            raise all_denied("llama.cpp")
-        self.rows_applied.update(result.rows_applied)
+        self._apply(pending, processed[None], lambda _: all_denied("llama.cpp"))
         return processed
 
     def _batch(self, key: object, sampler: object, ids: NDArray[np.int64], vocab_size: int) -> HistoryBatch:
@@ -114,20 +109,13 @@ class RemoteLogitsProcessor(SequenceHook):
         completion = self._completions.get(key)
         if completion is None or not completion.continues_with(sampler, ids):
             self._end(key)
-            session = self._breaker.attempt(
-                lambda: self._client.session(
-                    vocab_size=vocab_size,
-                    max_requests=1,
-                    engine="llama-cpp-python",
-                    tokenizer_id=self._tokenizer_id,
-                    eos_token_ids=() if key is self else _eos_token_ids(key),
-                )
-            )
-            close = weakref.finalize(key, session.close)
+            eos_token_ids = () if key is self else _eos_token_ids(key)
+            batch = self._open(ids, vocab_size=vocab_size, engine="llama-cpp-python", eos_token_ids=eos_token_ids)
+            close = weakref.finalize(key, batch.close)
             # A strong reference to the sampler would keep the model, and so the dictionary entry, alive.
             sampler_ref = None if sampler is None else weakref.ref(sampler)
-            completion = self._completions[key] = _Completion(HistoryBatch(session, ids), sampler_ref, close)
-            completion.batch.admit(np.ones(ids.shape, bool), [self._chain], [self._tenant])
+            completion = self._completions[key] = _Completion(batch, sampler_ref, close)
+            batch.admit(np.ones(ids.shape, bool), [self._chain], [self._tenant])
         return completion.batch
 
 

@@ -22,7 +22,8 @@ The functions, in their order for a payload:
     wire_name     a class's name on the wire
 """
 
-from logitport.payload.encode import dumps, refer, root_of
+from typing import TYPE_CHECKING
+
 from logitport.payload.envelope import (
     PROGRAM,
     Payload,
@@ -36,9 +37,13 @@ from logitport.payload.envelope import (
 from logitport.payload.python_check import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
-from logitport.payload.state_digest import StateDigest, state_of
-from logitport.payload.unpickle import instantiate, loads
 from logitport.payload.wire_names import wire_name
+from logitport.system.lazy import names_of
+
+if TYPE_CHECKING:
+    from logitport.payload.encode import dumps, refer, root_of
+    from logitport.payload.state_digest import StateDigest, state_of
+    from logitport.payload.unpickle import instantiate, loads
 
 __all__ = [
     "PROGRAM",
@@ -61,3 +66,13 @@ __all__ = [
     "unwrap",
     "wire_name",
 ]
+
+# They need dill; a server's front door, which serializes and loads no processor, does not.
+__getattr__ = names_of(
+    __name__,
+    {
+        "logitport.payload.encode": "dumps refer root_of",
+        "logitport.payload.state_digest": "StateDigest state_of",
+        "logitport.payload.unpickle": "instantiate loads",
+    },
+)

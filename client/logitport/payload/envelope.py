@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import dill  # type: ignore[import-untyped]
 import orjson
 
 from logitport.errors import PayloadError
@@ -85,6 +84,8 @@ def display_name_of(class_name: str, digest: str) -> str:
 
 def seal(data: bytes, qualified_name: str, dialect: str, source: Sequence[SourcePart] = ()) -> str:
     """Wrap a pickle that this process made, of a class or function of this name, in a payload string."""
+    import dill  # type: ignore[import-untyped]  # it is imported: it has made the pickle
+
     lines = {"source": [list(part) for part in source]} if source else {}
     labels = {"python": RUNNING, "dill": dill.__version__, **_class_label(qualified_name)}
     return json.dumps({"callable": data.hex(), **labels, "dialect": dialect, **lines})

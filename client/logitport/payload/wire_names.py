@@ -48,6 +48,7 @@ def class_of(module: str, name: str) -> type | None:
     """The class that a reference loads; None if no class has this wire name."""
     found = _classes.get((module, name))
     if found is None and module == SGLANG_MODULE:
+        importlib.import_module("logitport.processors")  # registers the base class
         load_entry_points()
         found = _classes.get((module, name))
     return found

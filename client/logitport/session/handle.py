@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
+from logitport import payload
 from logitport.errors import LogitportError
+from logitport.report import ReportedProcessor
 from logitport.servers import trace_context
+from logitport.session.report_log import ReportLog
 from logitport.shipping.request import checked, set_history
 from logitport_programs.request_tokens import RequestTokens
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
+    from logitport.report import Report
     from logitport.shipping.request import Request
     from logitport_programs.parameters import Checked
     from logitport_programs.verifier import Verified
@@ -54,12 +58,14 @@ class Handle:
         processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
         trace: the trace that it was added in, as headers; see `trace_context`.
+        log: its events and failures; None before the first one.
     """
 
     __slots__ = (
         *("follows_from_history", "generation", "history", "message", "names", "processed", "processors", "programs"),
         *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
         "trace",
+        "log",
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -81,6 +87,7 @@ class Handle:
         self.processed = False
         self.removed = False
         self.trace = trace_context.headers()
+        self.log: ReportLog | None = None
 
     @property
     def params(self) -> list[bytes]:
@@ -129,10 +136,46 @@ class Handle:
         """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
         self.history.rewind(length)
         self.tokens.rewound()
+        if self.log is not None:
+            self.log.keep_before(length - self.history.prompt_length, self.history.output_token_ids)
+
+    @property
+    def report(self) -> Report:
+        """What its chain has done so far. Kept after the request was removed."""
+        history, log = self.history, self.log or ReportLog()
+        return log.report(self.described_chain, history.rows_applied, history.length - history.prompt_length)
+
+    @property
+    def described_chain(self) -> list[tuple[str, ReportedProcessor]]:
+        """The key of each processor of the chain, and its name and digest."""
+        return [
+            (key, _described(call.processor, key, name))
+            for call, key, name in zip(self.message.processors, self.processors, self.names, strict=False)
+        ]
+
+    def continue_report(self, earlier: Handle) -> None:
+        """Let the report include that of an earlier handle of the same request."""
+        self.log = log = earlier.log or ReportLog()
+        log.rows_before += earlier.history.rows_applied
+
+    def reporting(self) -> ReportLog:
+        """Return the log, which is made at the first call."""
+        if self.log is None:
+            self.log = ReportLog()
+        return self.log
 
     def __repr__(self) -> str:
         return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
 
 
-# A handle, or a handle and its draft offset: how many of its draft tokens the row has seen.
+def _described(processor: common_pb2.Processor, key: str, name: str) -> ReportedProcessor:
+    by = processor.WhichOneof("by")
+    if by == "builtin":
+        return ReportedProcessor(processor.builtin, "")
+    if not name and by == "payload":  # reading it takes as long as it is large
+        name = payload.unwrap(processor.payload).class_name
+    return ReportedProcessor(name or key, key)
+
+
+# A handle, or a handle and a draft offset, as in `Session.step`.
 RowLike = Union[Handle, "tuple[Handle, int]"]

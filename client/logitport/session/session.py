@@ -18,9 +18,9 @@ from logitport.shipping.calls import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from logitport.core.history import TokenIds
+    from logitport.core.row_events import RequestEvent
     from logitport.errors import LogitportError
     from logitport.session.failover.moves import OtherServer
     from logitport.session.handle import Handle, RowLike
@@ -62,6 +62,7 @@ class Session:
         trust: ProgramTrust | None = None,
         answers: Callable[[], bool] | None = None,
         elsewhere: Callable[[], OtherServer | None] | None = None,
+        limits_programs: bool = True,  # whether the server runs programs that together take too long for a step
     ) -> None:
         compiled.warn_if_missing()
         self.vocab_size = opening.vocab_size
@@ -71,7 +72,7 @@ class Session:
             self.vocab_size,
             trust or ProgramTrust("off"),
             with_torch=with_torch,
-            rows=1 + opening.max_draft_tokens,
+            rows=1 + opening.max_draft_tokens if limits_programs else 0,
         )
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
         moves = None if elsewhere is None else Moves(elsewhere, opening, timeout=timeout, local=local)
@@ -200,6 +201,7 @@ class Session:
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
+        draft_parents: Mapping[Handle, TokenIds] | None = None,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
@@ -207,9 +209,12 @@ class Session:
             new_token_ids: for each request of the step, the ids added since its last step; [] in its first step. Ids
                 are a list, or another sequence, or a numpy array or torch tensor of integers, [n]. A tensor on a GPU is
                 copied for each request: where all ids are in one tensor, copy that with `.tolist()` first.
-            rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
-                the requests in order, each with one row and one more for each draft token.
+            rows: the request of each row of the logits: a handle, or (handle, draft offset). A row with offset 0 sees
+                the history, and one with offset j the history, the ancestors of `drafts[j - 1]`, and that draft. By
+                default the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.
+            draft_parents: for each draft of a request, the index of the draft that it follows, which comes before it;
+                -1 if it follows the history. The drafts of a request without an entry are a chain.
 
         Returns:
             The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
@@ -220,7 +225,7 @@ class Session:
         """
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
-        content = self._reader.read(new_token_ids, drafts, rows)
+        content = self._reader.read(new_token_ids, drafts, rows, draft_parents)
         if self._table.restoring:
             self._leave_restoring(content.handles)
         steps = self._steps
@@ -233,7 +238,18 @@ class Session:
             self._begun.superseded = True
         self._begun = pending
         content.extend()
+        if steps.reports.unconfirmed or steps.reports.changes:
+            steps.reports.confirm(content.handles)
         return pending
+
+    @property
+    def report_changes(self) -> Mapping[Handle, tuple[int, Sequence[RequestEvent]]]:
+        """Changes of `Handle.report` by the last step, for an engine that collects reports in another process.
+
+        For each request that has any: the first position in the output that may have changed, and the events from there
+        on, of rows that were sampled from, and of the step.
+        """
+        return self._steps.reports.changes
 
     def rewind(self, handle: Handle, length: int) -> None:
         """Cut a request's history back to `length` ids (prompt and output); its next step continues from there.
@@ -244,6 +260,7 @@ class Session:
         """
         self._table.check(handle)
         handle.rewind(length)
+        self._steps.reports.rewound(handle)
 
     def close(self) -> None:
         """End the session; the server drops its requests. May be called twice."""
@@ -266,9 +283,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from logitport import shipping
 from logitport.core import tensors
 from logitport.errors import (
+    DRAINING,
     METADATA_KEY,
     AccessDenied,
     InvalidArgument,
@@ -59,9 +60,6 @@ _CONNECTION_ADVICE = {
     True: "is `logitport serve` running there, with TLS? If no public authority signed its certificate, pass "
     "tls=Tls(ca=...); if it requires client certificates, pass tls=Tls(ca=..., cert=..., key=...)",
 }
-
-# Details of the status UNAVAILABLE of a server that opens no more sessions.
-DRAINING = "the server is draining; open a session on another one"
 
 # Parts of gRPC's text for a refused certificate, what they mean, and advice.
 _CERTIFICATE_PROBLEMS = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 # Those whose code may stand in a traceback or a log of a processor beside the author's.
 OUR_PACKAGES = (
     "logitport",
@@ -15,6 +18,12 @@ OUR_PACKAGES = (
     "logitport_session",
     "logitport_testing",
 )
+
+
+@cache
+def has_torch() -> bool:
+    """Whether torch is installed; does not import torch. Without it, sessions hold logits as numpy arrays."""
+    return find_spec("torch") is not None
 
 
 def how_to_install(*extras: str) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 PREFIX = "LOGITPORT_"
 
@@ -17,9 +17,9 @@ OF_THE_SDK = frozenset(
     PREFIX + name
     for name in (
         *("TARGET", "TOKEN", "TLS", "TLS_SERVER_NAME", "STEP_TIMEOUT_SECONDS"),
-        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
+        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "REQUEST_KEYS", "TENANT"),
         *("PROGRAMS", "PROGRAM_KEYS"),
-        *("CUSTOM_OPS", "RECORD", "PURE_PYTHON"),
+        *("CUSTOM_OPS", "RECORD", "REPORT", "PURE_PYTHON"),
     )
 )
 
@@ -27,7 +27,7 @@ OF_THE_SDK = frozenset(
 _KUBERNETES = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_[A-Z]+(_\w+)?)")
 _KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
 
-# How similar two names must be, without the prefix, for one to be proposed for the other (difflib's cutoff).
+# How similar two names must be for one to be proposed for the other (difflib's cutoff).
 _MIN_SIMILARITY = 0.7
 
 
@@ -54,9 +54,17 @@ def unread(known: Collection[str], environment: Mapping[str, str] = os.environ) 
     for name, value in sorted(environment.items()):
         if not name.startswith(PREFIX) or name in known or _is_from_kubernetes(name, value):
             continue
-        near = difflib.get_close_matches(name.removeprefix(PREFIX), names, 1, _MIN_SIMILARITY)
-        found.append(Unread(name, PREFIX + near[0] if near else ""))
+        near = nearest(name.removeprefix(PREFIX), names)
+        found.append(Unread(name, PREFIX + near if near else ""))
     return found
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the known name that was probably meant; "" if none is similar."""
+    if len(name) > 2 * max(map(len, known), default=0):
+        return ""  # it is similar to none, and difflib would index each of its characters
+    near = difflib.get_close_matches(name, known, 1, _MIN_SIMILARITY)
+    return near[0] if near else ""
 
 
 def _is_from_kubernetes(name: str, value: str) -> bool:

@@ -48,11 +48,12 @@ class Tokenizer:
         vocab_size: the largest id, plus 1. Logits may be wider.
         eos_token_ids: the ids that end a sequence, by the files beside the tokenizer; may be empty.
         all_special_ids: the ids of special tokens.
+        chat_template: the template of its model's prompts, in Jinja; "" if there is none beside it.
     """
 
     __slots__ = (
         *("_library", "_special_tokens", "_texts", "_texts_problem"),
-        *("all_special_ids", "digest", "eos_token_ids", "name", "vocab_size"),
+        *("all_special_ids", "chat_template", "digest", "eos_token_ids", "name", "vocab_size"),
     )
 
     def __init__(self, name: str, file: TokenizerFile) -> None:
@@ -64,6 +65,7 @@ class Tokenizer:
         library = _library_from(name, file)
         vocabulary = library.get_vocab(with_added_tokens=True)
         self.name = name
+        self.chat_template = file.chat_template
         self._library = library
         self._special_tokens: Mapping[str, str] = {}
         self.digest = vocabulary_digest(vocabulary)

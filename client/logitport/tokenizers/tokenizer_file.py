@@ -26,10 +26,12 @@ class TokenizerFile:
     Attributes:
         text: the contents of tokenizer.json.
         eos_settings: the end-of-sequence settings beside it, the most specific first: ids, lists of ids, or tokens.
+        chat_template: the template beside it; "" if there is none.
     """
 
     text: bytes
     eos_settings: tuple[Any, ...] = ()
+    chat_template: str = ""
 
     @classmethod
     def read(cls, name: str, path: Path) -> TokenizerFile:
@@ -39,19 +41,20 @@ class TokenizerFile:
             size = file.stat().st_size
             if size > _MAX_BYTES:
                 raise ValueError(f"it has {size} bytes, and the limit is {_MAX_BYTES}")
-            return cls(file.read_bytes(), eos_settings(file.parent))
+            return cls(file.read_bytes(), eos_settings(file.parent), chat_template(file.parent))
         except (OSError, ValueError) as error:
             raise unreadable(name, file, error) from error
 
     def pack(self) -> bytes:
         """Write it as bytes: the settings as one line of JSON, and then the text."""
-        return orjson.dumps(self.eos_settings) + b"\n" + self.text
+        return orjson.dumps([self.eos_settings, self.chat_template]) + b"\n" + self.text
 
     @classmethod
     def unpack(cls, data: bytes) -> TokenizerFile:
         """Read what `pack` has written."""
         settings, _, text = data.partition(b"\n")
-        return cls(text, tuple(orjson.loads(settings)))
+        eos, template = orjson.loads(settings)
+        return cls(text, tuple(eos), template)
 
 
 def unreadable(name: str, file: object, error: Exception) -> PayloadError:
@@ -73,3 +76,20 @@ def eos_settings(folder: Path) -> tuple[Any, ...]:
         if isinstance(settings, dict):
             found += settings.get("eos_token_id"), settings.get("eos_token")
     return tuple(setting for setting in found if setting is not None)
+
+
+def chat_template(folder: Path) -> str:
+    """Read the chat template in the files of a folder: the one without a name, or the one named `default`; or ""."""
+    try:
+        return (folder / "chat_template.jinja").read_text("utf-8")
+    except (OSError, ValueError):
+        pass
+    try:
+        settings = orjson.loads((folder / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    template = settings.get("chat_template") if isinstance(settings, dict) else None
+    if isinstance(template, list):
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    return template if isinstance(template, str) else ""

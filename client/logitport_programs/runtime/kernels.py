@@ -286,10 +286,10 @@ def fill_of(value: Value, dtype: torch.dtype) -> float:
     return torch.tensor(value.number, dtype=torch.float64).to(dtype).item()
 
 
-_TORCH_NAMES = {"not": "logical_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
-_TORCH_NAMES |= {"negate": "neg", "power": "pow", "equal": "eq"}
+TORCH_NAMES = {"not": "logical_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+TORCH_NAMES |= {"negate": "neg", "power": "pow", "equal": "eq"}
 KERNELS: dict[str, Kernel] = {
-    **{name: _elementwise(getattr(torch, _TORCH_NAMES.get(name, name))) for name in ELEMENTWISE},
+    **{name: _elementwise(getattr(torch, TORCH_NAMES.get(name, name))) for name in ELEMENTWISE},
     "sqrt": Kernel(_sqrt, elementwise=True),
     "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
     "is_nan": _elementwise(lambda source, out: torch.ne(source, source, out=out)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from logitport.core.drafts import wrong_parent
 from logitport.core.edits import EditKind, Edits
 from logitport.core.row_edits import check_edit
+from logitport.core.row_events import read_values
 from logitport.errors import InvalidArgument
 from logitport.shipping.calls import unpack_int32
-from logitport_recording.reading.event_fields import json_object
+from logitport_recording.reading.event_fields import drafts_of, json_object
 
 if TYPE_CHECKING:
     from logitport_proto.recording_pb2 import RequestBegan, RequestStepped, SessionBegan, TopLogits
@@ -46,8 +48,13 @@ def check_step(step: RequestStepped, vocab_size: int) -> None:
     try:
         if min(step.index, step.base_length, *(row.draft_offset for row in step.rows)) < 0:
             raise InvalidArgument("a number is negative")
-        for column in (step.new_token_ids, step.draft_token_ids):
-            unpack_int32(column)
+        unpack_int32(step.new_token_ids)
+        drafts = drafts_of(step)
+        if drafts.parents and (len(drafts.parents) != len(drafts) or wrong_parent(drafts.parents) is not None):
+            raise InvalidArgument("draft_parents has not, for each draft, -1 or the index of an earlier one")
+        for event in step.events:
+            if event.name:
+                read_values(event.name, event.values)
         for row in step.rows:
             if row.HasField("edits"):
                 Edits.from_proto(row.edits, 1, vocab_size)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from logitport.core.drafts import Drafts
 from logitport.shipping.calls import unpack_int32
 
 if TYPE_CHECKING:
-    from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan
+    from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan, RequestStepped
 
 
 def display_name(processor: RecordedProcessor) -> str:
@@ -20,6 +21,11 @@ def display_name(processor: RecordedProcessor) -> str:
 def history_of(began: RequestBegan) -> list[int]:
     """Return the ids of a request before its next step."""
     return [*unpack_int32(began.request.prompt_ids).tolist(), *unpack_int32(began.request.output_ids).tolist()]
+
+
+def drafts_of(step: RequestStepped) -> Drafts:
+    """Return the draft tokens of a request in a step."""
+    return Drafts(unpack_int32(step.draft_token_ids).tolist(), unpack_int32(step.draft_parents).tolist())
 
 
 def json_object(data: bytes) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from logitport_proto.recording_pb2 import RecordedEvent, StepsDropped
 from logitport_recording.writing.top_logits import take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from logitport.core.edits import Edits
+    from logitport.core.row_events import RequestEvent
     from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan
     from logitport_recording.record_options import RecordOptions
     from logitport_recording.writing.top_logits import Taken
@@ -55,9 +56,10 @@ class StepPart:
         key: its number.
         began: its event before this step, and what describes its processors, on the writer's thread; None if it is
             known.
-        index, base_length, new_token_ids, draft_token_ids: as in `RequestStepped`.
+        index, base_length, new_token_ids, draft_token_ids, draft_parents: as in `RequestStepped`.
         rows: row of the session's step, and draft offset.
         error: why the request failed; "" if it did not.
+        events: what its processors have reported.
     """
 
     tracked: RequestRecording
@@ -67,8 +69,10 @@ class StepPart:
     base_length: int
     new_token_ids: bytes
     draft_token_ids: bytes
+    draft_parents: bytes
     rows: list[tuple[int, int]]
     error: str = ""
+    events: Sequence[RequestEvent] = ()
 
 
 class RecordingStep:
@@ -93,7 +97,11 @@ class RecordingStep:
         self._before: Taken | None = None
         self._after: Taken | None = None
         self.size_bytes = EVENT_BYTES * len(parts) + sum(
-            len(part.new_token_ids) + (0 if part.began is None else part.began[0].ByteSize()) for part in parts
+            len(part.new_token_ids)
+            + len(part.draft_token_ids)
+            + len(part.draft_parents)
+            + (0 if part.began is None else part.began[0].ByteSize())
+            for part in parts
         )
 
     def sample(self, logits: Any) -> None:
@@ -105,11 +113,20 @@ class RecordingStep:
             self._sampled = []
         self._before = take(logits, self._sampled, self._options.top_k) if self._sampled else None
 
-    def finish(self, edits: Edits, reads: Collection[int], errors: Mapping[int, str], logits: Any | None) -> None:
+    def finish(
+        self,
+        edits: Edits,
+        reads: Collection[int],
+        errors: Mapping[int, str],
+        events: Mapping[int, Sequence[RequestEvent]],
+        logits: Any | None,
+    ) -> None:
         """Take the reply, and the logits after the chains; the arguments are as in `Recorder.finish`, with keys."""
         self._edits, self._reads = edits, reads
         for part in self.parts:
             part.error = errors.get(part.key, "")
+            part.events = events.get(part.key, ())
+            self.size_bytes += sum(EVENT_BYTES + len(one.event.values) for one in part.events)
         if self._before is not None and logits is not None:
             self._after = take(logits, self._sampled, self._options.top_k, self._before)
             self.size_bytes += self._before.size_bytes + self._after.size_bytes
@@ -135,7 +152,10 @@ class RecordingStep:
             step = event.request_stepped  # not copied into the event, which would take as long as all else
             step.key, step.index, step.base_length = part.key, part.index, part.base_length
             step.new_token_ids, step.draft_token_ids = part.new_token_ids, part.draft_token_ids
+            step.draft_parents = part.draft_parents
             step.greedy, step.unfinished, step.error = self._greedy, unfinished, part.error
+            for one in part.events:
+                one._replace(slot=0).write_to(step.events.add())
             for row, offset in part.rows:
                 before, after = tops.get(row, (None, None))
                 recorded = step.rows.add(draft_offset=offset, edits=edits.get(row), before=before, after=after)

@@ -6,12 +6,13 @@ import functools
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import orjson
 
 from logitport import payload
+from logitport.core.drafts import Drafts
 from logitport.errors import LogitportError
 from logitport_proto.common_pb2 import Request
 from logitport_proto.recording_pb2 import (
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import Edits
     from logitport.core.history import History
+    from logitport.core.row_events import RequestEvent
     from logitport_proto import processing_pb2
     from logitport_recording.record_options import RecordOptions
 
 _P = ParamSpec("_P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +106,7 @@ class Recorder:
         self,
         step: object,
         base_lengths: Mapping[Any, int],
-        drafts: Mapping[Any, Sequence[int]],
+        drafts: Mapping[Any, Drafts],
         rows: Sequence[tuple[Any, int]],
     ) -> None:
         """Record the beginning of a step, after its ids were appended to the histories.
@@ -123,7 +126,7 @@ class Recorder:
             tracked = self._tracked(handle)
             greedy = greedy and tracked.greedy
             if tracked.key is not None:
-                parts[handle] = self._part(handle, tracked, tracked.key, base, drafts.get(handle, ()))
+                parts[handle] = self._part(handle, tracked, tracked.key, base, drafts.get(handle, Drafts()))
         for row, (handle, offset) in enumerate(rows):
             if handle in parts:
                 parts[handle].rows.append((row, offset))
@@ -138,7 +141,13 @@ class Recorder:
 
     @_guarded
     def finish(
-        self, step: object, edits: Edits, reads: Collection[int], errors: Mapping[Any, str], logits: Any | None
+        self,
+        step: object,
+        edits: Edits,
+        reads: Collection[int],
+        errors: Mapping[Any, str],
+        events: Mapping[Any, Sequence[RequestEvent]],
+        logits: Any | None,
     ) -> None:
         """Record the reply to a step.
 
@@ -147,14 +156,18 @@ class Recorder:
             edits: of all rows.
             reads: the rows with logits that the server, or a program here, has read.
             errors: the message of each failed request.
+            events: the events of each request that has any.
             logits: the rows after the chains; None if the engine applies the edits elsewhere.
         """
         if self._open is None or self._open[0] is not step:
             return
-        tracked = {handle: self._requests.get(handle) for handle in errors}
-        by_key = {one.key: errors[handle] for handle, one in tracked.items() if one is not None and one.key}
-        self._open[1].finish(edits, reads, by_key, logits)
+        self._open[1].finish(edits, reads, self._by_key(errors), self._by_key(events), logits)
         self._flush()
+
+    def _by_key(self, values: Mapping[Any, T]) -> dict[int, T]:
+        """The values of recorded requests, by key."""
+        tracked = {handle: self._requests.get(handle) for handle in values}
+        return {one.key: values[handle] for handle, one in tracked.items() if one is not None and one.key}
 
     @_guarded
     def remove(self, handle: RecordableRequest) -> None:
@@ -191,7 +204,7 @@ class Recorder:
         return tracked
 
     def _part(
-        self, handle: RecordableRequest, tracked: RequestRecording, key: int, base: int, drafts: Sequence[int]
+        self, handle: RecordableRequest, tracked: RequestRecording, key: int, base: int, drafts: Drafts
     ) -> StepPart:
         ids, began = handle.history.token_ids, None
         if not tracked.known or tracked.lost:
@@ -207,7 +220,8 @@ class Recorder:
             describe = functools.partial(self._describe, message, handle.processors, handle.names)
             began = RequestBegan(key=key, request=request), describe
         drafted = _column(np.array(drafts, np.int32)) if drafts else b""
-        part = StepPart(tracked, key, began, tracked.steps, base, _column(ids[base:]), drafted, [])
+        parents = _column(np.array(drafts.parents, np.int32)) if drafts.parents else b""
+        part = StepPart(tracked, key, began, tracked.steps, base, _column(ids[base:]), drafted, parents, [])
         tracked.steps += 1
         return part
 

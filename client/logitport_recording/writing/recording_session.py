@@ -49,7 +49,8 @@ class RecordedStep(PendingStep):
         assert answer is not None  # noqa: S101 - the step is finished
         programs = {row for row, (handle, _) in enumerate(self._content.rows) if handle.programs}
         errors = {handle: str(error) for handle, error in (result.failures | result.skipped).items()}
-        self._recorder.finish(self, answer.edits, programs.union(answer.logits_rows), errors, logits)
+        events = {handle: found for handle, (_, found) in self._context.reports.changes.items() if found}
+        self._recorder.finish(self, answer.edits, programs.union(answer.logits_rows), errors, events, logits)
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:
@@ -82,10 +83,11 @@ class RecordingSession(Session):
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
+        draft_parents: Mapping[Handle, TokenIds] | None = None,
     ) -> PendingStep:
         handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()
         base_lengths = {handle: handle.history.length for handle in handles if isinstance(handle, Handle)}
-        pending = super().step(new_token_ids, rows=rows, drafts=drafts)
+        pending = super().step(new_token_ids, rows=rows, drafts=drafts, draft_parents=draft_parents)
         assert isinstance(pending, RecordedStep)  # noqa: S101 - this session makes no others
         pending.record(self._recorder, base_lengths)
         return pending

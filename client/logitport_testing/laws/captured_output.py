@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _MAX_CHARACTERS = 2000
 
@@ -26,9 +22,7 @@ class CapturedOutput(io.TextIOBase):
         self._redirections.enter_context(redirect_stderr(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._redirections.close()
 
     def writable(self) -> bool:

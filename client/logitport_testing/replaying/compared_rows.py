@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from logitport.shipping.calls import unpack_int32
 from logitport.shipping.request import Request
 from logitport_proto.common_pb2 import ON_ERROR_SKIP
-from logitport_recording.reading.event_fields import history_of, json_object
+from logitport_recording.reading.event_fields import drafts_of, history_of, json_object
 from logitport_testing.replaying.row_difference import difference, effect_of, row_of
 from logitport_testing.runner import RowStep
 
@@ -99,21 +100,32 @@ def _rows(part: RequestPart) -> Iterator[ComparedRow]:
         kept = min(kept, step.base_length, len(history))
         del history[step.base_length :]
         history += unpack_int32(step.new_token_ids).tolist()
-        drafts: list[int] = unpack_int32(step.draft_token_ids).tolist()
+        drafts, last_seen = drafts_of(step), None
+        visits = {offset: visit for visit, (offset, _) in enumerate(drafts.walk())}
         following = part.steps[index + 1] if index + 1 < len(part.steps) else None
-        for row in sorted(step.rows, key=lambda one: one.draft_offset):
-            seen = drafts[: row.draft_offset]
-            chosen = None if following is None else _chosen(following, len(history), row.draft_offset, seen)
+        for row in sorted(step.rows, key=lambda one: visits.get(one.draft_offset, len(drafts))):
+            seen = drafts.path(min(row.draft_offset, len(drafts)))
+            if last_seen is not None:
+                kept = len(history) + _common(last_seen, seen)
+            chosen = None if following is None else _chosen(following, len(history), seen)
             yield ComparedRow(step, row, history + seen, kept, chosen)
-            kept = len(history) + len(seen)
+            last_seen = seen
+        if last_seen is not None:
+            kept = len(history) + len(last_seen)
 
 
-def _chosen(following: RequestStepped, length: int, offset: int, drafts: Sequence[int]) -> int | None:
+def _common(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Count the equal ids at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
+
+
+def _chosen(following: RequestStepped, length: int, drafts: Sequence[int]) -> int | None:
     """Return the id after a row: the first new one of the next step that continues there."""
     new_ids = unpack_int32(following.new_token_ids).tolist()
-    if following.base_length != length or offset >= len(new_ids) or new_ids[:offset] != drafts:
+    depth = len(drafts)
+    if following.base_length != length or depth >= len(new_ids) or new_ids[:depth] != drafts:
         return None
-    chosen: int = new_ids[offset]
+    chosen: int = new_ids[depth]
     return chosen
 
 

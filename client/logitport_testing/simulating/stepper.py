@@ -19,7 +19,6 @@ from logitport_testing.view.panes import ids_shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -153,9 +152,7 @@ class Stepper:
     def __enter__(self) -> Stepper:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _add_texts(self, token_ids: Iterable[int]) -> None:

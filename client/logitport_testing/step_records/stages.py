@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.core.row_events import read_values
 from logitport_testing.step_records import distributions
 from logitport_testing.step_records.step_record import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -114,7 +115,12 @@ def record_place(
         after.summary,
         () if effect is None else effect.edits,
         "" if error is None else str(error),
+        () if effect is None else tuple(_events(effect)),
     )
+
+
+def _events(effect: PlaceResult) -> Iterator[tuple[str, Mapping[str, int | str]]]:
+    return ((event.name, read_values(event.name, event.values)) for event in effect.events if event.name)
 
 
 def _ids(mask: NDArray[np.bool_]) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,6 +54,7 @@ class ProcessorRecord:
         after: the row after it.
         edits: its edits in their order, (kind, ids, values); () if it reads logits.
         error: why it was left out of this step, with its traceback; "" if it was not. Only with on_error="isolate".
+        events: the name and the details of each event that it has reported.
     """
 
     processor: str
@@ -70,6 +71,7 @@ class ProcessorRecord:
     after: Summary
     edits: tuple[Edit, ...] = ()
     error: str = ""
+    events: tuple[tuple[str, Mapping[str, int | str]], ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -91,6 +93,7 @@ class ProcessorRecord:
                 }
                 for kind, ids, values in self.edits
             ],
+            "events": [{"name": name, "values": dict(values)} for name, values in self.events],
         }
 
 

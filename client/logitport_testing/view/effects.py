@@ -54,7 +54,7 @@ def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int],
     return tag(
         "li",
         swatch(record.place),
-        tag("div", tag("b", record.processor), " ", *_what(record, texts, best), class_="lp-what"),
+        tag("div", tag("b", record.processor), " ", *_what(record, texts, best), *_events(record), class_="lp-what"),
         tag("span", moved, tag("span", f"moved {percent(record.moved)}"), class_="lp-moved") if mass else None,
         class_="lp-raised" if record.error else None,
     )
@@ -94,6 +94,15 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
         *_biased(record, texts, best),
     ]
     return [join("; " if place else "", part) for place, part in enumerate(parts)] or ["changed nothing"]
+
+
+def _events(record: ProcessorRecord) -> list[Child]:
+    """Describe the events, with their details."""
+    described: list[Child] = []
+    for name, values in record.events:
+        details = ", ".join(f"{key}={value}" for key, value in values.items())
+        described += ["; reported ", tag("code", f"{name}({details})" if details else name)]
+    return described
 
 
 def listed_ids(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../state.h"
+#include "first_denial.h"
 
 namespace logitport {
 
@@ -13,9 +14,11 @@ namespace logitport {
 // more than the longest prefix that the history ends with has in common with a sequence.
 class BannedSequences : public State {
  public:
-  // Sequences of one or more ids; only ids of the history from position `begin` on count.
-  BannedSequences(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin);
+  // Sequences of one or more ids. `generated_only`: only ids of the output count.
+  BannedSequences(const std::vector<std::vector<std::int32_t>> &sequences, bool generated_only);
 
+  void rewind(const History &history) override { first_denial_.rewind(history.length()); }
+  void restart(const History & /*history*/) override { first_denial_ = FirstDenial(); }
   void edit(const History &history, EditsWriter &edits) override;
   [[nodiscard]] EditSize edit_size() const noexcept override {
     return {static_cast<std::int64_t>(followers_.size()), 0};
@@ -34,10 +37,20 @@ class BannedSequences : public State {
     std::size_t first_follower;
   };
 
+  [[nodiscard]] bool denies_at(const History &history, std::int64_t length) const;
+  [[nodiscard]] std::size_t child(std::size_t node, std::int32_t id) const noexcept;
+  [[nodiscard]] std::size_t count_followers(std::size_t node) const noexcept {
+    return nodes_[node + 1].first_follower - nodes_[node].first_follower;
+  }
+  void deny_followers(std::size_t node, EditsWriter &edits) const {
+    edits.deny(followers_.data() + nodes_[node].first_follower, count_followers(node));
+  }
+
   std::vector<Node> nodes_;  // the root first; at the end one without edges and followers
   std::vector<Edge> edges_;
   std::vector<std::int32_t> followers_;
-  std::int64_t begin_;
+  bool generated_only_;
+  FirstDenial first_denial_;
 };
 
 }  // namespace logitport

@@ -44,6 +44,7 @@ void NGramIndex::advance(const History &history, std::int32_t token_id) {
 
 void NGramIndex::rewind(const History &history) {
   const std::int64_t length = history.length();
+  first_denial_.rewind(length);
   if (length > length_ || length < first_) {
     fail();
   }
@@ -61,6 +62,12 @@ void NGramIndex::rewind(const History &history) {
     }
     earlier_.pop_back();
   }
+}
+
+void NGramIndex::restart(const History &history) {
+  first_denial_ = FirstDenial();
+  first_ = std::max<std::int64_t>(0, history.prompt_length() - rule_.window);
+  build(history);
 }
 
 void NGramIndex::prefetch(const History &history) noexcept {
@@ -90,15 +97,19 @@ void NGramIndex::edit(const History &history, EditsWriter &edits) {
       fail();
     }
     last = position;
-    if (position < earliest()) {
+    if (position < earliest(length_)) {
       break;
     }
-    if (has_last_context(history, position)) {
+    if (have_one_context(history, position, length_)) {
       ++same;
       if (const std::int32_t id = history.at(position); may_be_denied(id)) {
         found.push_back(id);
       }
     }
+  }
+  if (first_denial_.is_at(history.prompt_length(), length_, !found.empty(),
+                          [&](std::int64_t length) { return denies_at(history, length); })) {
+    edits.event(ids_denied);
   }
   edits.deny_set(found);
   if (same > 2 * (found.size() + static_cast<std::size_t>(unstable))) {
@@ -189,9 +200,9 @@ void NGramIndex::remove_superseded(const History &history, const std::vector<std
   const std::int64_t stable = std::max(history.prompt_length(), length_ - unstable);
   std::vector<bool> seen(denied.size());
   Link *link = &head();
-  while (*link != 0 && position_of(*link) >= earliest()) {
+  while (*link != 0 && position_of(*link) >= earliest(length_)) {
     const std::int64_t position = position_of(*link);
-    if (position < stable && has_last_context(history, position)) {
+    if (position < stable && have_one_context(history, position, length_)) {
       const auto found = std::lower_bound(denied.begin(), denied.end(), history.at(position));
       const auto index = static_cast<std::size_t>(found - denied.begin());
       if (found == denied.end() || *found != history.at(position) || seen[index]) {
@@ -209,17 +220,41 @@ bool NGramIndex::may_be_denied(std::int32_t id) const {
   return id >= 0 && id < vocab_size_ && !std::binary_search(rule_.whitelist.begin(), rule_.whitelist.end(), id);
 }
 
-// Whether the ids before the position equal the last ids.
-bool NGramIndex::has_last_context(const History &history, std::int64_t position) const noexcept {
+// Whether the row at an earlier length denies ids, if no row of the output before it does.
+bool NGramIndex::denies_at(const History &history, std::int64_t length) {
+  std::int64_t last = length;
+  for (Link link = earlier(length); link != 0; link = earlier(last)) {
+    const std::int64_t position = position_of(link);
+    if (position >= last) {
+      fail();
+    }
+    last = position;
+    if (position < earliest(length)) {
+      return false;
+    }
+    if (have_one_context(history, position, length)) {
+      if (may_be_denied(history.at(position))) {
+        return true;
+      }
+      if (position >= history.prompt_length()) {  // its row has denied no id of the positions before it
+        return false;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether the ids before the position equal the last ids of a history of this length.
+bool NGramIndex::have_one_context(const History &history, std::int64_t position, std::int64_t length) const noexcept {
   const std::int32_t *there = history.data() + position;
-  const std::int32_t *last = history.data() + length_;
+  const std::int32_t *last = history.data() + length;
   const std::int64_t count = rule_.size - 1;
   return count == 0 || (there[-1] == last[-1] && std::equal(there - count, there - 1, last - count));
 }
 
-// The first position with its n-gram in the window.
-std::int64_t NGramIndex::earliest() const noexcept {
-  return std::max<std::int64_t>(0, length_ - rule_.window) + rule_.size - 1;
+// The first position with its n-gram in the window of a history of this length.
+std::int64_t NGramIndex::earliest(std::int64_t length) const noexcept {
+  return std::max<std::int64_t>(0, length - rule_.window) + rule_.size - 1;
 }
 
 // The id that the context loses when the id before `length_` joins it.

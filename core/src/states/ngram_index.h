@@ -7,6 +7,7 @@
 
 #include "../state.h"
 #include "context_hash.h"
+#include "first_denial.h"
 
 namespace logitport {
 
@@ -36,6 +37,7 @@ class NGramIndex : public State {
   [[nodiscard]] bool advances() const noexcept override { return true; }
   void advance(const History &history, std::int32_t token_id) override;
   void rewind(const History &history) override;
+  void restart(const History &history) override;
   void prefetch(const History &history) noexcept override;
   void prefetch_edit(const History &history) noexcept override;
   void edit(const History &history, EditsWriter &edits) override;
@@ -51,8 +53,10 @@ class NGramIndex : public State {
   void link_last();
   void remove_superseded(const History &history, const std::vector<std::int32_t> &denied);
   [[nodiscard]] bool may_be_denied(std::int32_t id) const;
-  [[nodiscard]] bool has_last_context(const History &history, std::int64_t position) const noexcept;
-  [[nodiscard]] std::int64_t earliest() const noexcept;
+  [[nodiscard]] bool denies_at(const History &history, std::int64_t length);
+  [[nodiscard]] bool have_one_context(const History &history, std::int64_t position,
+                                      std::int64_t length) const noexcept;
+  [[nodiscard]] std::int64_t earliest(std::int64_t length) const noexcept;
   [[nodiscard]] std::int32_t leaving_id(const std::int32_t *ids) const noexcept;
   [[nodiscard]] Link &head() noexcept { return heads_[hash_.bucket(context_, bits_)]; }
   [[nodiscard]] Link &earlier(std::int64_t position) noexcept {
@@ -71,6 +75,7 @@ class NGramIndex : public State {
   int bits_ = 0;                    // of a bucket's number
   std::vector<Link> heads_;
   std::vector<Link> earlier_;
+  FirstDenial first_denial_;
 };
 
 }  // namespace logitport

@@ -66,6 +66,12 @@ void Penalty::rewind(const History &history) {
   counted_ = history.length();
 }
 
+void Penalty::restart(const History &history) {
+  counts_ = false;
+  counted_ = history.length();
+  tokens_ = TokenCounts();
+}
+
 void Penalty::edit(const History &history, EditsWriter &edits) {
   if (penalty_ == 0.0F) {
     return;

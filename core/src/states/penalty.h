@@ -49,6 +49,7 @@ class Penalty : public State {
       : penalty_(penalty), per_occurrence_(per_occurrence), counted_(history.length()) {}
 
   void rewind(const History &history) override;
+  void restart(const History &history) override;
   void edit(const History &history, EditsWriter &edits) override;
   [[nodiscard]] EditSize edit_size() const noexcept override { return {0, 2}; }
   [[nodiscard]] std::size_t bytes() const noexcept override { return tokens_.bytes(); }

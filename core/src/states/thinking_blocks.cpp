@@ -4,122 +4,105 @@
 #include <limits>
 #include <utility>
 
-#include "../errors.h"
-
 namespace logitport {
 namespace {
 
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
+constexpr double largest_bias = 20.0;  // of the end tag, at the last id before the budget
 
-bool ends_with(const History &history, std::int64_t length, const std::vector<std::int32_t> &tag) {
-  const auto size = static_cast<std::int64_t>(tag.size());
-  return length >= size && std::equal(tag.begin(), tag.end(), history.data() + length - size);
+PhaseTags tags_of(const ThinkingLimit &limit) {
+  return {
+      {{limit.start, Phase::thinking, -1, false}, {limit.end, Phase::answer, static_cast<int>(Phase::thinking), false}},
+      Phase::answer};
 }
 
-std::int64_t length_of(std::int64_t event) { return event < 0 ? -event : event; }
+// How many of these ids, not all, the open block of so many ids ends with.
+std::size_t count_written(const History &history, std::int64_t used, const std::vector<std::int32_t> &ids) {
+  std::int64_t written = std::min(used, static_cast<std::int64_t>(ids.size()) - 1);
+  const std::int32_t *after = history.data() + history.length();
+  while (!std::equal(ids.begin(), ids.begin() + written, after - written)) {
+    --written;
+  }
+  return static_cast<std::size_t>(written);
+}
 
 }  // namespace
 
 ThinkingBlocks::ThinkingBlocks(const History &history, ThinkingLimit limit)
-    : limit_(std::move(limit)),
-      last_of_start_(limit_.start.back()),
-      last_of_end_(limit_.end.back()),
-      start_first_(limit_.start.size() >= limit_.end.size()) {
-  find_tags(history);
+    : limit_(std::move(limit)), closing_(limit_.end_text), tracker_(history, tags_of(limit_)) {
+  closing_.insert(closing_.end(), limit_.end.begin(), limit_.end.end());
+  update();
 }
 
 void ThinkingBlocks::advance(const History &history, std::int32_t /*token_id*/) {
-  if (history.length() == 0) {
-    throw Error(ErrorCode::internal, "the thinking blocks did not follow this history");
-  }
-  if (record_tag(history, history.length())) {
-    update();
-  }
+  tracker_.read(history);
+  update();
 }
 
 void ThinkingBlocks::rewind(const History &history) {
-  while (length_of(events_.back()) > history.length()) {
-    events_.pop_back();
-  }
+  tracker_.rewind(history);
+  update();
+}
+
+void ThinkingBlocks::restart(const History &history) {
+  tracker_.restart(history);
   update();
 }
 
 void ThinkingBlocks::edit(const History &history, EditsWriter &edits) {
-  if (history.length() >= due_) {
+  if (history.length() < due_) {
+    return;
+  }
+  const std::int64_t used = history.length() - tracker_.begin();
+  if (used >= limit_.budget) {
+    if (used == std::max(limit_.budget, history.prompt_length() - tracker_.begin())) {
+      edits.event(budget_hit, used);
+    }
     edits.force(closing_id(history));
+  } else if (used < limit_.min_thinking) {
+    edits.deny(limit_.end.data(), 1);
+  } else if (limit_.soft_from >= 0 && used >= limit_.soft_from) {
+    const double share =
+        static_cast<double>(used - limit_.soft_from + 1) / static_cast<double>(limit_.budget - limit_.soft_from);
+    const auto value = static_cast<float>(largest_bias * share);
+    edits.bias(&limit_.end[count_written(history, used, limit_.end)], &value, 1);
   }
 }
 
 std::size_t ThinkingBlocks::bytes() const noexcept {
-  return (limit_.start.capacity() + limit_.end.capacity()) * sizeof(std::int32_t) +
-         events_.capacity() * sizeof(std::int64_t);
-}
-
-// Find the tags of a history: only the last one of the prompt, which is never rewound, and all of the output.
-void ThinkingBlocks::find_tags(const History &history) {
-  const std::int32_t *ids = history.data();
-  for (std::int64_t length = history.prompt_length(); length > 0 && events_.size() == 1;) {
-    if (length >= block && !ends_tag(ids + length - block)) {
-      length -= block;
-    } else {
-      record_tag(history, length--);
-    }
-  }
-  for (std::int64_t length = history.prompt_length(); length < history.length();) {
-    if (length + block <= history.length() && !ends_tag(ids + length)) {
-      length += block;
-    } else {
-      record_tag(history, ++length);
-    }
-  }
-  update();
-}
-
-// Whether one of the next `block` ids is the last one of a tag. Without a branch in the loop, the compiler uses vector
-// instructions.
-bool ThinkingBlocks::ends_tag(const std::int32_t *ids) const noexcept {
-  bool found = false;
-  for (std::int64_t i = 0; i < block; ++i) {
-    found |= ids[i] == last_of_start_ || ids[i] == last_of_end_;
-  }
-  return found;
-}
-
-// Record the tag that ends at this length. Returns whether there is one.
-bool ThinkingBlocks::record_tag(const History &history, std::int64_t length) {
-  const std::int32_t last = history.at(length - 1);
-  if (last != last_of_start_ && last != last_of_end_) {
-    return false;
-  }
-  const bool start = ends_with(history, length, limit_.start);
-  const bool end = ends_with(history, length, limit_.end);
-  if (start && (start_first_ || !end)) {
-    events_.push_back(length);
-  } else if (end) {
-    events_.push_back(-length);
-  }
-  return start || end;
+  return (limit_.start.capacity() + limit_.end.capacity() + limit_.end_text.capacity() + closing_.capacity()) *
+             sizeof(std::int32_t) +
+         tracker_.bytes();
 }
 
 void ThinkingBlocks::update() noexcept {
-  const std::int64_t opened_at = events_.back();
-  due_ = opened_at > 0 && limit_.budget < never - opened_at ? opened_at + limit_.budget : never;
+  due_ = never;
+  if (tracker_.phase() == Phase::thinking) {
+    const std::int64_t begin = tracker_.begin();
+    const std::int64_t first = limit_.soft_from < 0 ? limit_.budget : limit_.soft_from;
+    if (limit_.min_thinking > 0) {
+      due_ = begin;
+    } else if (first < never - begin) {
+      due_ = begin + first;
+    }
+  }
 }
 
-// The next id that closes the open block: the newline, or an id of the end tag.
+std::int64_t ThinkingBlocks::opened_at(std::int64_t length) const noexcept {
+  const PhaseTracker::Block block = tracker_.block_at(length);
+  return block.phase() == Phase::thinking ? block.begin() : 0;
+}
+
 std::int32_t ThinkingBlocks::closing_id(const History &history) const {
-  const std::vector<std::int32_t> &end = limit_.end;
-  // How many ids of the end tag the history ends with, of those in the block.
-  std::int64_t written = std::min(history.length() - events_.back(), static_cast<std::int64_t>(end.size()) - 1);
-  const std::int32_t *after = history.data() + history.length();
-  while (!std::equal(end.begin(), end.begin() + written, after - written)) {
-    --written;
+  const std::int64_t used = history.length() - tracker_.begin();
+  const std::size_t written = count_written(history, used, closing_);
+  const std::size_t of_end = count_written(history, used, limit_.end);
+  if (of_end > written) {  // the model has begun the end tag itself
+    return limit_.end[of_end];
   }
   const bool has_output = history.length() > history.prompt_length();
-  if (written == 0 && limit_.newline && !(has_output && after[-1] == *limit_.newline)) {
-    return *limit_.newline;
-  }
-  return end[static_cast<std::size_t>(written)];
+  const bool has_newline = has_output && limit_.newline && history.at(history.length() - 1) == *limit_.newline;
+  return written == 0 && limit_.newline && !has_newline ? *limit_.newline : closing_[written];
 }
 
 }  // namespace logitport

@@ -1,13 +1,13 @@
-// The state of `thinking_budget`: where thinking blocks were opened and closed in one history.
+// The state of `thinking_budget`: the thinking blocks of one history, and the edits that limit their length.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "../state.h"
+#include "phase_tracker.h"
 
 namespace logitport {
 
@@ -16,7 +16,10 @@ struct ThinkingLimit {
   std::int64_t budget;
   std::vector<std::int32_t> start;
   std::vector<std::int32_t> end;
-  std::optional<std::int32_t> newline;  // the id before `end` when a block is cut short
+  std::optional<std::int32_t> newline;  // the id before `end_text` when a block is cut short
+  std::vector<std::int32_t> end_text;   // the ids before `end` when a block is cut short
+  std::int64_t soft_from;               // from so many ids on the next id of `end` has a growing bias; negative: never
+  std::int64_t min_thinking;            // before so many ids the first id of `end` is denied
 };
 
 // Keeps the blocks up to date, and forces the ids that close a block which has used up its budget.
@@ -27,26 +30,23 @@ class ThinkingBlocks : public State {
   [[nodiscard]] bool advances() const noexcept override { return true; }
   void advance(const History &history, std::int32_t token_id) override;
   void rewind(const History &history) override;
+  void restart(const History &history) override;
   void edit(const History &history, EditsWriter &edits) override;
-  [[nodiscard]] EditSize edit_size() const noexcept override { return {1, 0}; }
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {2, 0}; }
   [[nodiscard]] std::size_t bytes() const noexcept override;
 
- private:
-  static constexpr std::int64_t block = 64;  // ids that are compared at once
-
-  void find_tags(const History &history);
-  [[nodiscard]] bool ends_tag(const std::int32_t *ids) const noexcept;
-  bool record_tag(const History &history, std::int64_t length);
-  void update() noexcept;
+  // The length at which the block was opened that is open at this length of the history; 0 if none is.
+  [[nodiscard]] std::int64_t opened_at(std::int64_t length) const noexcept;
+  // The next id that closes the open block: the newline, or an id of the text or the end tag.
   [[nodiscard]] std::int32_t closing_id(const History &history) const;
 
+ private:
+  void update() noexcept;
+
   ThinkingLimit limit_;
-  std::int32_t last_of_start_, last_of_end_;  // the last ids of the tags: most steps read nothing else of them
-  // The history's lengths when a tag was complete: positive for a start tag, negative for an end tag. The
-  // leading 0 is never removed.
-  std::vector<std::int64_t> events_{0};
-  std::int64_t due_ = 0;  // length when the open block has used up its budget
-  bool start_first_;      // the longer tag, which counts if both end at the same id; the start tag if they are equal
+  std::vector<std::int32_t> closing_;  // the text, then the end tag
+  PhaseTracker tracker_;
+  std::int64_t due_ = 0;  // length from which on a row has edits
 };
 
 }  // namespace logitport

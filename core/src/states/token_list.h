@@ -16,15 +16,15 @@ void prefetch_list(const std::vector<T> &elements) noexcept {
   prefetch_to_read(elements.data(), std::min(elements.size() * sizeof(T), 8 * cache_line));
 }
 
-// Denies a list of ids: `disallowed_tokens`; until the history has a length: `min_tokens`.
+// Denies a list of ids: `disallowed_tokens`; until the output has a length: `min_tokens`.
 class TokenList : public State {
  public:
-  // `below`: the ids are denied while the history is shorter than this. Negative: always.
+  // `below`: the ids are denied while the output is shorter than this. Negative: always.
   TokenList(std::vector<std::int32_t> ids, std::int64_t below) : ids_(std::move(ids)), below_(below) {}
 
   void prefetch(const History & /*history*/) noexcept override { prefetch_list(ids_); }
   void edit(const History &history, EditsWriter &edits) override {
-    if (below_ < 0 || history.length() < below_) {
+    if (below_ < 0 || history.length() - history.prompt_length() < below_) {
       edits.deny(ids_.data(), ids_.size());
     }
   }

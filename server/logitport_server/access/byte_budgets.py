@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class ByteBudget:
@@ -66,9 +62,7 @@ class Room:
     def __enter__(self) -> Room:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def take(self, num_bytes: int) -> asyncio.Future[None] | None:

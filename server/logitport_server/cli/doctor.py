@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from logitport.core import compiled
-from logitport.core.tensors import has_torch
-from logitport.system.installation import how_to_install
+from logitport.system.installation import has_torch, how_to_install
 from logitport_sandbox import LAYERS, SandboxError, users
 from logitport_sandbox.gpu_files import device_nodes
 from logitport_sandbox.verification.assessment import assess

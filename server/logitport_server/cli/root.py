@@ -47,7 +47,7 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:
-            _import("logitport")
+            _import("logitport.core.compiled")
             model = self.load()
             self.help = inspect.getdoc(model)
             self.params = _import("logitport_server.command_line").parameters_of(model)

@@ -38,7 +38,7 @@ class Limits(OptionGroup):
     max_tokens_per_request: int = Field(
         SessionLimits.max_tokens_per_request,
         ge=1,
-        description="maximum number of token ids of one request, including drafts",
+        description="maximum number of token ids of one request, with the longest path of its drafts",
     )
     max_principal_memory: Size = Field(
         SessionLimits.max_principal_memory,

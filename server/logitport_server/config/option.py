@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +43,9 @@ Argument = Annotated[_T, _Positional]
 
 class OptionGroup(BaseModel):
     """Base of options that the help shows under one heading."""
+
+    # A validator of each group, and of each command, would be built at its import: it takes time and memory.
+    model_config = ConfigDict(defer_build=True)
 
     heading: ClassVar[str] = "Options"
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
 from logitport_proto import admin_pb2, admin_pb2_grpc
@@ -25,34 +25,11 @@ if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
     from logitport_server.config import ServerConfig
     from logitport_server.executors.worker_processes.worker_report import WorkerReport
+    from logitport_server.front_door.session_pages import SessionsOfProcesses
     from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics import Metrics
     from logitport_server.registry.registry import Registry
     from logitport_session.trust.principals import TrustDomain
-
-    class OpenSessions(Protocol):
-        """Number of the open sessions of a server, and whether they should move; see `SessionTable`."""
-
-        @property
-        def is_draining(self) -> bool: ...
-        @property
-        def sessions(self) -> int: ...
-        @property
-        def movable_sessions(self) -> int: ...
-
-    class SessionPages(Protocol):
-        """Describes the open sessions of a server."""
-
-        @property
-        def open_sessions(self) -> OpenSessions:
-            """Their number, as of the last `refresh`."""
-
-        async def refresh(self) -> None:
-            """Update the numbers of sessions and the metrics, if sessions are in other processes."""
-
-        async def page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
-            """Describe at most `size` sessions with higher numbers than `after`, in the order of their numbers."""
-
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +53,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     def __init__(
         self,
-        sessions: SessionPages,
+        sessions: SessionsOfProcesses,
         leave: Callable[[], Awaitable[None]],
         status: StatusReporter,
         registry: Registry,
@@ -105,13 +82,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._sessions.page(int(request.page_token or 0), size)
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
-        sessions = self._sessions.open_sessions
+        sessions = self._sessions
         if not sessions.is_draining:
             caller = current_call.get().principal
             fields = {"event": "drain_begun", "principal": caller.name}
             logger.info("%s drains this server", caller.display_name, extra=fields)
             await self._leave()
-        await self._sessions.refresh()
+        await sessions.refresh()
         return admin_pb2.DrainResponse(sessions=sessions.sessions, movable_sessions=sessions.movable_sessions)
 
     async def Unquarantine(
@@ -135,7 +112,7 @@ class StatusReporter:
     workers: WorkerService
     registry: Registry
     metrics: Metrics
-    session_table: OpenSessions
+    sessions: SessionsOfProcesses
 
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
@@ -150,9 +127,9 @@ class StatusReporter:
             python_version=platform.python_version(),
             device=self.device(),
             uptime_seconds=time.monotonic() - self._started_at,
-            draining=self.session_table.is_draining,
+            draining=self.sessions.is_draining,
             sessions=sessions,
-            movable_sessions=self.session_table.movable_sessions,
+            movable_sessions=self.sessions.movable_sessions,
             max_sessions=config.max_sessions,
             requests=requests,
             pending_requests=self.metrics.num_pending,

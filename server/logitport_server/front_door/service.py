@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import grpc
 
-from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.shipping import calls
+from logitport.errors import DRAINING, LimitExceeded, LogitportError, ServerUnavailable
 from logitport.system.frame_limits import LARGE_MESSAGE_BYTES
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import ByteBudgets, StallLimit, Unparsed, current_call
@@ -117,7 +116,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         task, call = asyncio.current_task(), current_call.get()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         if self._refuses_sessions:
-            await unavailable(context, calls.DRAINING)
+            await unavailable(context, DRAINING)
         self._num_sessions += 1
         try:
             async with _unavailable(context):

@@ -31,7 +31,7 @@ _MAX_NUMBER = 10**18 - 1
 
 
 class SessionsOfProcesses:
-    """The open sessions of all processes: counterpart of `SessionTable`, and a `SessionPages`.
+    """The open sessions of all processes: counterpart of `SessionTable`.
 
     Args:
         metrics: have the number of sessions that each process has reported.
@@ -47,11 +47,6 @@ class SessionsOfProcesses:
         self._metrics = metrics
         self._reports = reports
         self._processes = processes
-
-    @property
-    def open_sessions(self) -> SessionsOfProcesses:
-        """The numbers of sessions."""
-        return self
 
     @property
     def sessions(self) -> int:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport_proto import registry_pb2
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.lifecycle.launch_backoff import LaunchBackoff
@@ -92,6 +93,7 @@ class SessionZygote:
 
     Attributes:
         device: torch's name of the device for logits, once it has started.
+        installed: descriptions of the installed processors by name, once it has started. The front door imports none.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class SessionZygote:
         handlers: Mapping[type[Message], Handler],
     ) -> None:
         self.device = ""
+        self.installed: dict[str, registry_pb2.ProcessorInfo] = {}
         self._workers = workers
         self._setup = setup
         self._handlers = handlers
@@ -211,6 +214,8 @@ class SessionZygote:
         assert self._prepared is not None  # noqa: S101 - set before anything is received
         if isinstance(event, messages.Prepared):
             self.device = event.device
+            described = map(registry_pb2.ProcessorInfo.FromString, event.installed)
+            self.installed = {info.names[0]: info for info in described}
             self._was_ready = True
             if self._launching is not None:
                 self._launching.cancel()

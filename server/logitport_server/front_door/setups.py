@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import dill  # type: ignore[import-untyped]
-
 from logitport_server.front_door import machine
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process.setup import Setup
@@ -49,6 +47,8 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
 
 
 def _serialized(processors: list[object]) -> bytes:
+    import dill  # type: ignore[import-untyped]  # not in a front door of `logitport serve`
+
     for processor in processors:
         try:
             dill.dumps(processor, recurse=True)

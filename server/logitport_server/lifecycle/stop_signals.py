@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,27 @@ _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 class StoppedBeforeReady(BaseException):
     """SIGTERM or SIGINT was received before the server was ready."""
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Defer the handlers of SIGTERM and SIGINT to the end of the context; in threads but the main one it does nothing.
+
+    For what outlives the process, from its creation to the moment when its removal is certain. Blocking the signals
+    of this thread lost: another thread receives them, and the main thread runs the handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number_received in received[:1]:
+            signal.raise_signal(number_received)
 
 
 class StopSignals:

@@ -35,7 +35,7 @@ class BoundedLabels(Generic[T]):
 
     Args:
         create: makes the value of a new label.
-        fixed: names that always have a label of their own, and do not count.
+        fixed: names that always have a label of their own, and do not count; see `fix`.
         max_own: labels of one principal.
         max_all: labels of all principals.
         clock: returns the time in seconds.
@@ -62,6 +62,10 @@ class BoundedLabels(Generic[T]):
         self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
         # The same by principal, so that a full principal's oldest label is found at once.
         self._owned: dict[str, OrderedDict[str, None]] = {}
+
+    def fix(self, names: Collection[str]) -> None:
+        """Give further names a label of their own that does not count."""
+        self._fixed_names |= frozenset(names)
 
     def get(self, name: str, principal: str) -> T:
         """Return the value of a name that a principal uses. A principal may use the label of another."""

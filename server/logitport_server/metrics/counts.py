@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from logitport_proto import common_pb2
-from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
+from logitport_session.telemetry.time_buckets import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,8 @@ ADMISSION_BOUNDS = (1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 
 # Names of processors in one report, apart from installed ones. Other names share one label.
 MAX_REPORTED_NAMES = 256
+# Names of events in one report, apart from those of built-ins. Other names share one label.
+MAX_REPORTED_EVENTS = 64
 # Of one report. Sums stay finite.
 _MAX_SECONDS = 1e12
 
@@ -110,6 +112,7 @@ class Counts(msgspec.Struct, omit_defaults=True):
         replayed_requests, replayed_tokens: see `Admitted`.
         refused_requests: number of refused requests, by error code.
         processors: by display name; see `bounded_labels` for the number of names.
+        events: the events that processors have reported, by name.
         loader_hits, loader_misses: loads of shipped processors from the cache of classes, and others.
         worker_logits: calls of workers with logits on the GPU, by the memory they were passed in.
         worker_gpus_refused: workers that failed to use the GPU.
@@ -126,6 +129,7 @@ class Counts(msgspec.Struct, omit_defaults=True):
     replayed_tokens: int = 0
     refused_requests: dict[int, int] = {}
     processors: dict[str, ProcessorTally] = {}
+    events: dict[str, int] = {}
     loader_hits: int = 0
     loader_misses: int = 0
     worker_logits: dict[str, int] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport_server.metrics.bounded_labels import BoundedLabels
 from logitport_server.metrics.counts import MAX_REPORTED_NAMES, ProcessorTally, code_label
 from logitport_server.metrics.family import Families, counter, histogram
-from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
+from logitport_session.telemetry.time_buckets import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,19 +35,16 @@ class StepTimes(NamedTuple):
 class ProcessorMetrics(Families):
     """The metrics with the label `processor`. Thread-safe.
 
-    Args:
-        installed: names of the installed processors. Each has a label of its own.
-
     Attributes:
         bounds: upper bounds of the buckets of `snapshot`, in seconds, without the infinite one.
     """
 
     bounds = PROCESSOR_BOUNDS
 
-    def __init__(self, installed: Collection[str] = ()) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._max_reported = MAX_REPORTED_NAMES + 2 + len(installed)  # with "" and that of all others
-        self._labels = BoundedLabels(ProcessorTally, ("", *installed), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
+        self._max_reported = MAX_REPORTED_NAMES + 2  # with "" and that of all others
+        self._labels = BoundedLabels(ProcessorTally, ("",), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
         processors = self._labels.items
         self.families = (
             counter(
@@ -75,6 +72,11 @@ class ProcessorMetrics(Families):
                 "processor",
             ),
         )
+
+    def set_installed(self, names: Collection[str]) -> None:
+        """Give each installed processor a label of its own. Called once, before the first report."""
+        self._max_reported += len(names)
+        self._labels.fix(names)
 
     def add_report(self, principal: str, processors: Mapping[str, ProcessorTally]) -> None:
         """Add counts by display name, which a process of this principal has reported. Leaves out invalid ones."""

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from logitport.core import compiled
-from logitport.core.tensors import has_torch
+from logitport.system.installation import has_torch
 from logitport_server.metrics.counts import ADMISSION_BOUNDS, MEMORIES, TRANSPORTS, Counts, Times
+from logitport_server.metrics.event_metrics import EventMetrics
 from logitport_server.metrics.family import Families, counter, gauge, histogram
 from logitport_server.metrics.processor_metrics import ProcessorMetrics
 from logitport_server.metrics.refusal_metrics import RefusalMetrics
 from logitport_server.metrics.steps import StepMetrics
 from logitport_server.version import VERSION
-from logitport_session.steps.compiled_batch import STEP_BOUNDS
+from logitport_session.telemetry.time_buckets import STEP_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from logitport_server.metrics.counts import SessionLoads
     from logitport_server.metrics.family import Family
     from logitport_server.registry.quarantine import Quarantine
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 class Metrics:
     """The metrics of one server.
 
-    Args:
-        installed: names of the installed processors. Each has a label of its own.
-
     Attributes:
         registry: the collector registry; each server has its own.
         processors: the metrics by processor.
@@ -50,12 +46,13 @@ class Metrics:
         received, sent: functions that count bytes of messages, by transport.
     """
 
-    def __init__(self, installed: Collection[str] = ()) -> None:
+    def __init__(self) -> None:
         # With auto_describe, the names of a collector are those of its first collection: a second one is refused.
         self.registry = CollectorRegistry(auto_describe=True)
         self.loads: dict[object, SessionLoads] = {}
-        self.processors = ProcessorMetrics(installed)
+        self.processors = ProcessorMetrics()
         self.refusals = RefusalMetrics()
+        self._events = EventMetrics()
         self._steps = StepMetrics()
         self._reports = Families()
         # Sums of the reports, from which their metrics read.
@@ -99,7 +96,7 @@ class Metrics:
                 lambda: reported.admission_queue or 0.0,
             ),
         )
-        for families in (self._reports, self._steps, self.processors, self.refusals):
+        for families in (self._reports, self._steps, self.processors, self.refusals, self._events):
             self.registry.register(families)
         self._add_loads()
         self._add_versions()
@@ -190,6 +187,7 @@ class Metrics:
         self._steps.add_report(counts)
         self.processors.add_report(principal, counts.processors)
         self.refusals.add_report(principal, counts.refused_requests)
+        self._events.add_report(principal, counts.events)
         with self._reports.lock:
             self._reported.add(counts)
 

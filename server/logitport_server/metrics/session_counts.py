@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from logitport.core.row_events import BUILTIN_EVENTS
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics.bounded_labels import OTHERS, shortened
 from logitport_server.metrics.counts import (
     ADMISSION_BOUNDS,
+    MAX_REPORTED_EVENTS,
     MAX_REPORTED_NAMES,
     Counts,
     ProcessorTally,
     SessionLoads,
     Times,
 )
-from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS, STEP_BOUNDS
 from logitport_session.steps.outcome import StepDurations
+from logitport_session.telemetry.time_buckets import PROCESSOR_BOUNDS, STEP_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -104,6 +106,8 @@ class SessionCounts:
                     counts.worker_queue = Times.over(STEP_BOUNDS)
                 counts.worker_queue.observe(STEP_BOUNDS, durations.worker_queue)
             self._add_processors(reply.applied, failures, durations.processors)
+            for event in reply.events:
+                self._add_events(event.name or OTHERS, 1 if event.name else event.left_out)
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""
@@ -183,6 +187,8 @@ class SessionCounts:
                 tally = self._tally_of(name)
                 tally.times.add(times)
                 tally.rows += rows
+            for name, count in compiled.events.items():
+                self._add_events(name, count)
 
     def _add_processors(
         self,
@@ -199,6 +205,11 @@ class SessionCounts:
             # The name of an unknown processor is not used: clients can send any number of such names.
             name = "" if code == common_pb2.ERROR_CODE_NOT_FOUND else failure.error.processor
             _increase(self._tally_of(name).failed, code, 1)
+
+    def _add_events(self, name: str, count: int) -> None:
+        events = self._counts.events
+        kept = name in events or name in BUILTIN_EVENTS or len(events) < MAX_REPORTED_EVENTS
+        _increase(events, name if kept else OTHERS, count)
 
     def _tally_of(self, name: str) -> ProcessorTally:
         processors = self._counts.processors

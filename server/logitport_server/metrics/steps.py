@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from logitport_server.metrics.counts import PARTS, TRANSPORTS, Times
 from logitport_server.metrics.family import Families, counter, histogram
-from logitport_session.steps.compiled_batch import STEP_BOUNDS
+from logitport_session.telemetry.time_buckets import STEP_BOUNDS
 
 if TYPE_CHECKING:
     from logitport_server.metrics.counts import Counts

@@ -7,15 +7,14 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-import dill  # type: ignore[import-untyped]
-
 import logitport_builtins
-from logitport.core.tensors import has_torch
+from logitport import ops
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.system.installation import how_to_install
+from logitport.system.installation import has_torch, how_to_install
 from logitport_server import logs
 from logitport_server.principal_process.setup import Preloaded
 from logitport_server.worker.malloc import keep_large_blocks
+from logitport_server.worker.temporary_folder import choose_temporary_folder
 from logitport_session.processor_sources import installed
 from logitport_session.processor_sources.installed import Installed
 
@@ -29,12 +28,15 @@ def preload(setup: Setup) -> Preloaded:
     """Import and read what processes need.
 
     Raises:
-        InvalidArgument: an option cannot be used.
-        LogitportError: a tokenizer or a processor cannot be used, or an installed program breaks a rule.
+        InvalidArgument: an option, or the variable LOGITPORT_CUSTOM_OPS, cannot be used.
+        LogitportError: a plugin of ops, a tokenizer or a processor cannot be used, or an installed program breaks a
+            rule.
     """
     keep_large_blocks()
+    choose_temporary_folder()
     logs.configure(setup.log_level, setup.log_format)
     _import()
+    ops.check_variable()
     found = installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=_given(setup))
     processors = Installed(found).verify()
     logitport_builtins.configure(setup)
@@ -49,6 +51,8 @@ def _given(setup: Setup) -> list[Any]:
     """Return the processors that a program passes. Raises InvalidArgument."""
     if not setup.processors:
         return []
+    import dill  # type: ignore[import-untyped]  # after the folder for temporary files has been chosen
+
     try:
         given: list[Any] = dill.loads(setup.processors)  # noqa: S301 - the front door's own
     except Exception as error:
@@ -60,6 +64,7 @@ def _given(setup: Setup) -> list[Any]:
 
 
 def _import() -> None:
+    import logitport.payload.unpickle  # noqa: F401
     import logitport_session.shared_memory.regions  # noqa: F401
 
     if has_torch():

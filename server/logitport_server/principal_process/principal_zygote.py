@@ -48,7 +48,8 @@ def run(control: socket.socket) -> None:
     except LogitportError as error:
         channel.send(messages.Refused(reason=error.message))
         return
-    channel.send(messages.Prepared(device=preloaded.device))
+    installed = [preloaded.installed.describe(name).SerializeToString() for name in preloaded.installed]
+    channel.send(messages.Prepared(device=preloaded.device, installed=installed))
     _PrincipalZygote(channel, setup, preloaded).run()
 
 

@@ -43,18 +43,9 @@ class ProcessorResolver:
     """
 
     def __init__(self, installed: Installed, policy: PayloadPolicy, find_registered: FindRegistered) -> None:
-        self._installed = installed
+        self.installed = installed
         self._policy = policy
         self._find_registered = find_registered
-
-    @property
-    def has_only_builtins(self) -> bool:
-        """Whether no processors are installed in addition to the built-ins."""
-        return self._installed.has_only_builtins
-
-    def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast. True if no processor has this name."""
-        return self._installed.is_fast(builtin)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle. Verifies a program.
@@ -69,7 +60,7 @@ class ProcessorResolver:
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
-            return self._installed.source(processor.builtin)
+            return self.installed.source(processor.builtin)
         if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)

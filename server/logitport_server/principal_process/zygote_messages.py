@@ -18,9 +18,11 @@ class Prepared(Message):
 
     Attributes:
         device: torch's name of the device for logits.
+        installed: a serialized `registry_pb2.ProcessorInfo` of each built-in and installed processor.
     """
 
     device: str
+    installed: list[bytes]
 
 
 class Refused(Message):

@@ -24,7 +24,7 @@ class ServerLoad:
 
 
 @dataclass(frozen=True)
-class Report:
+class ServerReport:
     """State of one server.
 
     Attributes:

@@ -34,7 +34,7 @@ def serve(config: ServerConfig, on_ready: Callable[[ReadyServer], None] | None =
 
     Args:
         config: the options.
-        on_ready: see `logitport_server.server.run`.
+        on_ready: see `logitport_server.running.run`.
 
     Raises:
         StartupError: shipped processors must be refused on this machine.
@@ -49,6 +49,6 @@ def serve(config: ServerConfig, on_ready: Callable[[ReadyServer], None] | None =
     launched = launch(config)  # until here, a signal ends the process, and the zygotes end with it
     signals = StopSignals()
     with signals.ending_the_process():
-        from logitport_server.server import run  # after the zygotes have started: its imports take a while, too
+        from logitport_server.running import run  # after the zygotes have started: its imports take a while, too
 
     run(config, launched=launched, on_ready=on_ready, signals=signals)

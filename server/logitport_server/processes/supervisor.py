@@ -15,7 +15,7 @@ from logitport_server.http_pages.status_pages import Health
 from logitport_server.lifecycle.launch_backoff import LaunchBackoff
 from logitport_server.processes.child_process import ChildProcess
 from logitport_server.processes.health import check_health
-from logitport_server.processes.server_report import Report, ServerLoad
+from logitport_server.processes.server_report import ServerLoad, ServerReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Supervisor:
         self,
         config: ServerConfig,
         rules: Rules,
-        report: Report,
+        report: ServerReport,
         *,
         command: Sequence[str],
         environment: Mapping[str, str],

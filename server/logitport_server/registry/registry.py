@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from logitport.errors import (
     InvalidArgument,
@@ -13,14 +13,12 @@ from logitport.errors import (
     NameTaken,
     NotFound,
 )
-from logitport_builtins import BUILTINS
 from logitport_proto import admin_pb2, registry_pb2
 from logitport_server.registry.catalog import Catalog
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
-from logitport_session.processor_sources.installed import Installed
 from logitport_session.processor_sources.names import check_name
 from logitport_session.trust.principals import ADMIN, ANONYMOUS
 
@@ -68,7 +66,6 @@ class Registry:
         quarantine: Quarantine | None = None,
         store: Store | None = None,
         seal: Seal | None = None,
-        installed: Mapping[str, Any] = BUILTINS,
         on_removed: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._policy = policy
@@ -77,7 +74,7 @@ class Registry:
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._advice = _REGISTER if store is not None else f"{_REGISTER}. {_LOST}"
-        self._installed = Installed(installed)
+        self._installed: Mapping[str, registry_pb2.ProcessorInfo] = {}
         self._catalog = Catalog(
             store or MemoryStore(), seal or Seal(), policy.accept_stored, self._quarantine, on_removed
         )
@@ -87,10 +84,9 @@ class Registry:
         """Random name of the store: servers that share registrations have the same one."""
         return self._catalog.registry_id
 
-    @property
-    def has_only_builtins(self) -> bool:
-        """Whether the operator has installed no processors in addition to the built-ins."""
-        return self._installed.has_only_builtins
+    def set_installed(self, described: Mapping[str, registry_pb2.ProcessorInfo]) -> None:
+        """Set the built-in and installed processors: their descriptions by name."""
+        self._installed = described
 
     @property
     def num_registered(self) -> int:
@@ -166,7 +162,7 @@ class Registry:
     def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises NotFound."""
         if processor in self._installed:
-            return self._installed.describe(processor)
+            return self._installed[processor]
         entry = self._catalog.view.resolve(
             processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
         )
@@ -176,7 +172,7 @@ class Registry:
         """Describe all visible processors: installed ones by name, then registered ones by their first name."""
         registered = [self._describe(entry) for entry in self._catalog.view if self._can_see(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
-        return [self._installed.describe(name) for name in sorted(self._installed)] + registered
+        return [self._installed[name] for name in sorted(self._installed)] + registered
 
     def describe_digests(self, digests: Collection[str], principal: Principal) -> list[registry_pb2.ProcessorInfo]:
         """Describe the visible registrations of these payloads, with what other servers have changed just now.

@@ -6,12 +6,14 @@ import logging
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport_proto import processing_pb2
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
@@ -30,6 +32,17 @@ _BACKLOG = 1024
 # Connections that have not presented a token. Each has a thread. A further one replaces the oldest: an engine sends its
 # token when it connects, so that connections without one cannot keep engines out.
 MAX_HANDSHAKES = 64
+
+
+def open_local_socket(max_message_bytes: int) -> LocalSocketListener:
+    """Open the socket of the local transport. Raises StartupError if it cannot be created."""
+    try:
+        return LocalSocketListener(max_message_bytes)
+    except OSError as error:
+        raise StartupError(
+            f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
+            "writable folder with a shorter path, or serve with --no-local-transport"
+        ) from error
 
 
 class LocalSocketListener:

@@ -21,6 +21,7 @@ from logitport.system.frame_limits import MAX_WORKER_COLUMN_BYTES
 from logitport.system.mapped_memory import map_shared
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.worker import messages, packing
+from logitport_server.worker.event_column import encode_events
 from logitport_server.worker.shown_source import ShownSource
 from logitport_server.worker.worker_processor import WorkerProcessor, release_memory_after
 from logitport_session.dialects import RequestContext, failures, make_dialect
@@ -219,7 +220,8 @@ def _edit(loaded: WorkerProcessor, call: messages.Edit, columns: Columns) -> Ans
             for row_edits in edits_by_row:
                 row_edits.check(call.vocab_size)  # raises the same error, with the line of the processor
         raise
-    return messages.EditReply(failed=failed), edits.to_columns()
+    events = [(rows[index], event) for index, event in loaded.dialect.events] if rows else []
+    return messages.EditReply(failed=failed), (*edits.to_columns(), *encode_events(events))
 
 
 def _process(

@@ -229,7 +229,7 @@ class StartReply(_Reply):
 
 
 class EditReply(_Reply):
-    """Reply to `Edit`. The columns are the edits.
+    """Reply to `Edit`. The columns are the edits, and the events if there are any; see `event_column`.
 
     Attributes:
         failed: the error of each row that failed.

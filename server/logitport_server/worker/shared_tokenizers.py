@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from logitport import tokenizers
 from logitport.errors import LogitportError, PayloadError
-from logitport.tokenizers import Tokenizer, TokenizerFile
+from logitport.tokenizers import TokenizerFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from logitport.tokenizers import Tokenizer
 
 
 def open_tokenizers(options: Iterable[str]) -> dict[str, int]:
@@ -54,7 +56,7 @@ def load_tokenizers(named: Sequence[str]) -> None:
     for option in named:
         name, _, descriptor = option.partition("=")
         try:
-            loaded[name] = Tokenizer(name, TokenizerFile.unpack(_contents(int(descriptor))))
+            loaded[name] = tokenizers.Tokenizer(name, TokenizerFile.unpack(_contents(int(descriptor))))
         except PayloadError as error:
             loaded[name] = error
     tokenizers.configure(loaded)

@@ -20,6 +20,7 @@ from logitport_sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
 from logitport_server.worker.shared_tokenizers import load_tokenizers
+from logitport_server.worker.temporary_folder import choose_temporary_folder
 from logitport_session import stubs
 from logitport_session.resources import descriptors
 
@@ -45,6 +46,8 @@ def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
 
 def _preload(tokenizers: Sequence[str]) -> None:
     """Import what workers need, so that a fork starts with it."""
+    choose_temporary_folder()
+    import logitport.payload.unpickle  # noqa: F401
     import logitport_server.worker.call_loop
     import logitport_server.worker.output
     import logitport_server.worker.stack  # noqa: F401

@@ -10,10 +10,12 @@ import orjson
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded
+from logitport_builtins.contradictions import check_chain
 from logitport_proto import common_pb2
 from logitport_session.admissions.checked_calls import CheckedCall
 from logitport_session.dialects import RequestContext, failures
 from logitport_session.dialects.base import is_greedy
+from logitport_session.dialects.edit_dialect import EditDialect
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.requests.principal_memory import begin_charge
 from logitport_session.resources import load_time
@@ -160,13 +162,17 @@ class Admission:
                 if calls is not None:
                     calls.keep(call, self.tenant, place, found)
             checked.append(found)
+        pairs = [(getattr(call.dialect, "processor", None), call.params) for call in checked]
+        context = self._context
+        check_chain(pairs, context.history, context.tokenizer_id, context.eos_token_ids)
         entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
         self._account = account
         if account is not None:
             sizes = [(entry.dialect, call.params_bytes) for entry, call in zip(entries, checked, strict=True)]
-            begin_charge(self._context.history, account, sizes)
+            phases = sum(isinstance(call.dialect, EditDialect) and "phase" in call.params for call in checked)
+            begin_charge(self._context.history, account, sizes, phases)
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for entry, found in zip(entries, checked, strict=True):
             try:

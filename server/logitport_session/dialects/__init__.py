@@ -6,9 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from logitport import dialects
-from logitport.core.tensors import has_torch
 from logitport.errors import PayloadError
-from logitport.system.installation import how_to_install
+from logitport.system.installation import has_torch, how_to_install
 from logitport_session.dialects.base import Dialect, RequestContext
 
 __all__ = ["Dialect", "RequestContext", "check_torch", "make_dialect"]

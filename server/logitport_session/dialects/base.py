@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
+    from logitport.core.row_events import RowEvent
     from logitport.payload import Signature
     from logitport_core._core import State
     from logitport_programs.program import Program
@@ -34,6 +35,11 @@ EditsResult: TypeAlias = "Sequence[RowEdits] | Edits"
 def by_row(edits: EditsResult, num_rows: int) -> Sequence[RowEdits]:
     """The edits of each row of a call, unpacked if they are columns."""
     return edits.unpack(num_rows) if isinstance(edits, Edits) else edits
+
+
+def events_of(rows: Sequence[RowEdits]) -> list[tuple[int, RowEvent]]:
+    """The events of the rows of a call, with the index of each row."""
+    return [(index, event) for index, row in enumerate(rows) for event in row.events]
 
 
 def is_greedy(temperature: object) -> bool:
@@ -114,6 +120,7 @@ class Dialect(ABC):
         takes_long: whether a call may take milliseconds. Its requests are then admitted in the background.
         domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
+        events: the events of the last call, with the index of their state in it, in ascending order.
         bytes_per_id: memory of a state in this process for each id of its history, at most.
         bytes_per_output_id: the same for each id after the prompt, in addition.
         bytes_per_prompt_id: the same for each distinct id of the prompt.
@@ -134,6 +141,7 @@ class Dialect(ABC):
     drafts: Sequence[Sequence[int]] = ()
     argmax_invariant: bool = False
     failed: Mapping[int, BaseException] = MappingProxyType({})
+    events: Sequence[tuple[int, RowEvent]] = ()
     bytes_per_id: int = 0
     bytes_per_output_id: int = 0
     bytes_per_prompt_id: int = 0

@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.compiled import core
 from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import Edits, RowEdits
+from logitport.core.row_events import RowEvent
+from logitport.phases import read_phase, tags_for, tracker_fields
 from logitport.processors import EditProcessor, EditRequest
 from logitport.stateful import is_compiled, runs_state_only
-from logitport_session.dialects.base import BYTES_PER_PARAMS_BYTE, Dialect, EditsResult, RequestContext, is_method
+from logitport_session.dialects.base import (
+    BYTES_PER_PARAMS_BYTE,
+    Dialect,
+    EditsResult,
+    RequestContext,
+    events_of,
+    is_method,
+)
+from logitport_session.dialects.phased_request import PhasedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from logitport.phases import PhaseTags
     from logitport_core._core import State
 
 
@@ -56,21 +67,32 @@ class EditDialect(Dialect):
         sampling_params: dict[str, Any],  # noqa: ARG002
         caller: Hashable = None,
     ) -> None:
-        self._check_params(partial(self.processor.validate_for, caller), params)
+        self._check_params(partial(self.processor.validate_for, caller), read_phase(params)[1])
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
-        request = _edit_request(context, complete_params(type(self.processor), params))
-        self._start(request)
+        choice, own = read_phase(params)
+        request = _edit_request(context, complete_params(type(self.processor), own), choice.tags)
+        if choice.phase is None:
+            self._start(request)
+            return request
+        tags = tags_for(choice, context.tokenizer_id, context.vocab_size)
+        phased = PhasedRequest(request, self.processor, choice.phase, tags)
+        if self.compiled_state(phased) is None:
+            self._compiled = False
+            return phased
+        request.state = core.PhasedState(phased.state, request.history, choice.phase, *tracker_fields(tags))
         return request
 
     def start_like(self, earlier: EditRequest, context: RequestContext, params: dict[str, Any]) -> EditRequest:
-        if not (self._compiled and self._shares_states):
+        if not (self._compiled and self._shares_states) or read_phase(params)[0].phase is not None:
             return self.start(context, params)
         request = _edit_request(context, earlier.params)
         request.state = earlier.state
         return request
 
     def token_callback(self, state: EditRequest) -> Callable[[int], object] | None:
+        if isinstance(state, PhasedRequest):
+            return state.advance
         if type(self.processor).advance is EditProcessor.advance:
             return None
         if self._runs_state_only and not state.state.advances:
@@ -78,18 +100,36 @@ class EditDialect(Dialect):
         return partial(self.processor.advance, state)
 
     def rewind(self, state: EditRequest) -> None:
-        self.processor.rewind(state)
+        if isinstance(state, PhasedRequest):
+            state.rewind()
+        else:
+            state.history_cut()
+            self.processor.rewind(state)
 
     def rebuild(self, state: EditRequest) -> None:
-        state.state = None
-        self._start(state)
+        if isinstance(state, PhasedRequest):
+            state.restart()
+        elif core is not None and isinstance(state.state, core.PhasedState):
+            state.state.restart(state.history)
+        else:
+            state.history_cut(wholly=True)
+            state.state = None
+            self._start(state)
 
     def edit(self, states: Sequence[EditRequest]) -> EditsResult:
         if self._compiled:
             histories = [request.history for request in states]
-            return Edits(*core.edit_rows([request.state for request in states], histories, states[0].vocab_size))
+            columns, events = core.edit_rows([one.state for one in states], histories, states[0].vocab_size)
+            self.events = [(row, RowEvent(name, values)) for row, name, values in events] if events else ()
+            return Edits(*columns)
         edits = [RowEdits() for _ in states]
-        self.processor.edit_batch(states, edits)
+        rows = [(state, row) for state, row in zip(states, edits, strict=True) if _holds(state)]
+        if rows:
+            self.processor.edit_batch([state for state, _ in rows], [row for _, row in rows])
+        for state, row in rows:
+            if isinstance(state, PhasedRequest):
+                state.exempt(row)
+        self.events = events_of(edits)
         return edits
 
     def _start(self, request: EditRequest) -> None:
@@ -97,7 +137,14 @@ class EditDialect(Dialect):
         self._compiled = self._compiled and is_compiled(request.state)
 
 
-def _edit_request(context: RequestContext, params: Mapping[str, Any]) -> EditRequest:
+def _holds(state: EditRequest) -> bool:
+    """Whether the processor edits the row of a request."""
+    return not isinstance(state, PhasedRequest) or state.prepare()
+
+
+def _edit_request(
+    context: RequestContext, params: Mapping[str, Any], phase_tags: PhaseTags | None = None
+) -> EditRequest:
     return EditRequest(
         params,
         context.history,
@@ -105,4 +152,5 @@ def _edit_request(context: RequestContext, params: Mapping[str, Any]) -> EditReq
         tokenizer_id=context.tokenizer_id,
         eos_token_ids=context.eos_token_ids,
         caller=context.caller,
+        phase_tags=phase_tags,
     )

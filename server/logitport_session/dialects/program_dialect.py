@@ -10,8 +10,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.tensors import has_torch
 from logitport.errors import LimitExceeded
+from logitport.system.installation import has_torch
 from logitport_programs.cost import DEFAULT_LIMIT_MS, NUMPY, TORCH, check_cost
 from logitport_programs.parameters import Columns, check_params
 from logitport_programs.request_tokens import RequestTokens

@@ -91,7 +91,7 @@ class EngineSession:
         self.processors = LoadedProcessors(names, loader, principal)
         self.account = account or PrincipalMemory(limits.max_principal_memory)
         self.lending = Lending()
-        self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=names.has_only_builtins)
+        self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=names.installed.has_only_builtins)
         self.trace: object = None
         self.expected_requests = min(opening.expected_requests, self.max_requests)
         self.waiting_rows = NOTHING_WAITS

@@ -73,7 +73,7 @@ def step(
     if waiting:
         reply.logits_rows = pack_int32(row.index for row in waiting)
     session.batch.follow_failures(outcome)
-    outcome.write_to(reply, denied_rows)
+    outcome.write_to(reply, denied_rows, () if compiled is None else compiled.events)
     reply.ended_admissions = len(session.pending_admissions.ended)
     return outcome.durations
 

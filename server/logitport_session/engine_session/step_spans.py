@@ -70,11 +70,13 @@ class StepSpans:
         assert self.ended is not None  # noqa: S101 - the caller has seen it
         (step, reply, ended), self.ended = self.ended, None
         kind = reply.WhichOneof("frame")
-        failures = reply.edits.failures if kind == "edits" else reply.logits.failures
+        answer = reply.edits if kind == "edits" else reply.logits
+        failures = answer.failures
         attributes: tracing.Attributes = {
             "rows": step.rows,
             "transport": self._transport,
             "failed_requests": len(failures),
+            "events": sum(bool(event.name) for event in answer.events),
         }
         is_part = self._step is not None
         span = tracing.span(

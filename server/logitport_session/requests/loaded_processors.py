@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from logitport.payload import Signature
     from logitport_proto import common_pb2
     from logitport_session.dialects import Dialect
+    from logitport_session.processor_sources.installed import Installed
     from logitport_session.processor_sources.source import Source
     from logitport_session.trust.principals import Principal, TrustDomain
 
@@ -20,15 +21,10 @@ if TYPE_CHECKING:
 class Names(Protocol):
     """What the processors of requests are called: a registry."""
 
-    @property
-    def has_only_builtins(self) -> bool:
-        """Whether no processors are installed in addition to the built-ins."""
+    installed: Installed
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
         """Look up a request's processor. Raises LogitportError if it is missing, or not for this principal."""
-
-    def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast."""
 
 
 class Loader(Protocol):
@@ -87,6 +83,6 @@ class LoadedProcessors:
         """Whether the admission of a request may take long. Built-ins that do not declare otherwise are fast."""
         for call in request.processors:
             name = call.processor.builtin
-            if not (name or call.processor.WhichOneof("by") == "builtin") or not self._names.is_fast(name):
+            if not (name or call.processor.WhichOneof("by") == "builtin") or not self._names.installed.is_fast(name):
                 return True
         return False

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _HISTORY_BYTES_PER_ID = 5
 _REQUEST_BYTES = 4096
 _PLACE_BYTES = 2048
+# Of a processor that holds in a phase: an output may consist of tags, and the array of their positions doubles.
+_PHASE_BYTES_PER_OUTPUT_ID = 16
+# Its view of the history keeps the array of the last block, which the history may have outgrown since.
+_VIEW_BYTES_PER_ID = 4
 # Freed memory that is worth returning to the kernel. Each return takes the memory of large logits, too, which malloc
 # keeps for the next step on purpose.
 _LARGE_BYTES = 64 << 20
@@ -103,15 +107,19 @@ class PrincipalMemory(MemoryAccount):
         return freed
 
 
-def begin_charge(history: History, account: PrincipalMemory, chain: Iterable[tuple[Dialect, int]] = ()) -> None:
+def begin_charge(
+    history: History, account: PrincipalMemory, chain: Iterable[tuple[Dialect, int]] = (), phases: int = 0
+) -> None:
     """Charge a request before its states are built. The charge ends with its history.
 
-    `chain` lists the processors, each with the size of its parameters as JSON.
+    `chain` lists the processors, each with the size of its parameters as JSON; `phases` of them hold in a phase.
 
     Raises:
         LimitExceeded: the principal would hold more than its limit.
     """
-    fixed, per_id, per_prompt_id, per_output_id = _REQUEST_BYTES, _HISTORY_BYTES_PER_ID, 0, 0
+    fixed, per_prompt_id = _REQUEST_BYTES, 0
+    per_id = _HISTORY_BYTES_PER_ID + phases * _VIEW_BYTES_PER_ID
+    per_output_id = phases * _PHASE_BYTES_PER_OUTPUT_ID
     for dialect, params_bytes in chain:
         fixed += _PLACE_BYTES + dialect.bytes_per_params_byte * params_bytes
         per_id += dialect.bytes_per_id

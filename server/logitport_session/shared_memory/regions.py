@@ -13,6 +13,7 @@ import numpy as np
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.system.cuda_contract import CudaError
+from logitport.system.installation import has_torch
 from logitport.system.mapped_memory import map_shared
 from logitport_session.resources import descriptors
 from logitport_session.shared_memory.device_regions import DeviceRegion, wait_until_idle
@@ -61,7 +62,7 @@ class Region:
     def tensor(self, byte_offset: int, shape: tuple[int, int], datatype: str) -> Any:
         """A view of part of the region. The caller has checked that it is inside. Raises InvalidArgument."""
         memory = memoryview(self._memory)[byte_offset:]
-        return tensors.view(memory, datatype, shape, with_torch=tensors.has_torch())
+        return tensors.view(memory, datatype, shape, with_torch=has_torch())
 
     def offset_of(self, logits: torch.Tensor) -> int | None:
         """Byte offset of a contiguous tensor in the region; None if it is outside, or not contiguous."""

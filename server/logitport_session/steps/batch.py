@@ -6,13 +6,14 @@ import operator
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from logitport.core.drafts import Drafts
 from logitport.errors import LimitExceeded, LogitportError, NotFound
 from logitport_session.steps.columns import StepLayout
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import FailedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from logitport_proto import processing_pb2
     from logitport_session.requests.active_request import ActiveRequest
@@ -99,7 +100,7 @@ class StepBatch:
         """The spans of the requests' admissions, as `Span.context`, of requests that have one."""
         return [request.trace for request in self._requests if request is not None and request.trace is not None]
 
-    def synchronize(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Sequence[int]]:
+    def synchronize(self, columns: StepColumns, outcome: StepOutcome) -> dict[ActiveRequest, Drafts]:
         """Bring every history up to date; a request fails if its history cannot be updated.
 
         Returns:
@@ -107,7 +108,7 @@ class StepBatch:
         """
         for slot, error in self._unknown.items():
             outcome.failures[slot] = FailedRequest(error, skipped=False)
-        drafts: dict[ActiveRequest, Sequence[int]] = {}
+        drafts: dict[ActiveRequest, Drafts] = {}
         per_request = zip(
             self._own,
             columns.invalid,
@@ -115,9 +116,10 @@ class StepBatch:
             columns.history_crcs,
             columns.new_token_ids,
             columns.draft_token_ids,
+            self.layout.draft_parents,
             strict=True,
         )
-        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in per_request:
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids, parents in per_request:
             if request is None:
                 continue
             try:
@@ -128,7 +130,7 @@ class StepBatch:
                 outcome.fail(request, error)
             else:
                 if draft_token_ids:
-                    drafts[request] = draft_token_ids
+                    drafts[request] = Drafts(draft_token_ids, parents)
         return drafts
 
     def logits_reading(self, outcome: StepOutcome) -> Rows:

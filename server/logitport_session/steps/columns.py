@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from logitport.core.drafts import DraftParents, wrong_parent
 from logitport.errors import InvalidArgument, LimitExceeded
 
 if TYPE_CHECKING:
@@ -24,18 +25,23 @@ class StepLayout:
         slots: slots of the requests in the step.
         generations: generations of the same requests.
         draft_counts: number of draft tokens of each request.
+        draft_parents: the parents of the draft tokens of each request, as `Drafts.parents`.
+        draft_depths: the most draft tokens that a row of each request can see.
         rows: for each row of the logits, the index of its request in `slots`, and its draft offset.
     """
 
     slots: tuple[int, ...]
     generations: tuple[int, ...]
     draft_counts: tuple[int, ...]
+    draft_parents: tuple[DraftParents, ...]
+    draft_depths: tuple[int, ...]
     rows: tuple[tuple[int, int], ...]
 
     @staticmethod
     def columns(frame: processing_pb2.Step) -> tuple[bytes, ...]:
         """The columns that `read` reads. Frames with equal ones have the same layout."""
-        return (frame.slots, frame.generations, frame.draft_counts, frame.row_requests, frame.row_draft_offsets)
+        rows = frame.row_requests, frame.row_draft_offsets
+        return (frame.slots, frame.generations, frame.draft_counts, frame.draft_parents, *rows)
 
     @classmethod
     def read(cls, frame: processing_pb2.Step, max_draft_tokens: int) -> StepLayout:
@@ -46,13 +52,15 @@ class StepLayout:
             raise InvalidArgument("Step.slots: a slot is listed twice; list each request once per step")
         generations = unpack_int32(frame.generations, "Step.generations", n)
         draft_counts = _counts(frame.draft_counts, "Step.draft_counts", n)
-        deepest = max(draft_counts, default=0)
-        if deepest > max_draft_tokens:
+        most = max(draft_counts, default=0)
+        if most > max_draft_tokens:
             raise InvalidArgument(
-                f"Step.draft_counts: {deepest} draft tokens; the session was opened with {max_draft_tokens} at most; "
-                f"open it with max_draft_tokens={deepest} or more, as Client.session(max_draft_tokens={deepest}) does"
+                f"Step.draft_counts: {most} draft tokens; the session was opened with {max_draft_tokens} at most; "
+                f"open it with max_draft_tokens={most} or more, as Client.session(max_draft_tokens={most}) does"
             )
-        return cls(slots, generations, draft_counts, _rows(frame, draft_counts))
+        parents = _parents(frame, draft_counts)
+        depths = tuple(tree.depth() if tree else count for tree, count in zip(parents, draft_counts, strict=True))
+        return cls(slots, generations, draft_counts, parents, depths, _rows(frame, draft_counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class StepColumns:
         invalid: list[LogitportError | None] = [None] * n
         new_counts = _counts(frame.new_token_counts, "Step.new_token_counts", n)
         base_lengths = _column(frame.base_lengths, "Step.base_lengths", "i", n)
-        _check_lengths((base_lengths, new_counts, layout.draft_counts), max_tokens, invalid)
+        _check_lengths((base_lengths, new_counts, layout.draft_depths), max_tokens, invalid)
         return cls(
             base_lengths,
             _column(frame.history_crcs, "Step.history_crcs", "I", n),
@@ -92,6 +100,24 @@ class StepColumns:
             _split(layout.draft_counts, frame.draft_token_ids, "draft", vocab_size, invalid),
             invalid,
         )
+
+
+def _parents(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[DraftParents, ...]:
+    """The parents of the draft tokens of each request; none for all if the column is empty."""
+    if not frame.draft_parents:
+        return (DraftParents(),) * len(draft_counts)
+    column = unpack_int32(frame.draft_parents, "Step.draft_parents", sum(draft_counts))
+    ends = accumulate(draft_counts)
+    per_request = tuple(DraftParents(column[end - count : end]) for count, end in zip(draft_counts, ends, strict=True))
+    for index, parents in enumerate(per_request):
+        if (wrong := wrong_parent(parents)) is not None:
+            at = sum(draft_counts[:index]) + wrong
+            raise InvalidArgument(
+                f"Step.draft_parents[{at}] is {parents[wrong]}, of draft {wrong} of request {index} of the step; send "
+                f"the index of an earlier draft of the same request, in [0, {wrong}), or -1 for a draft that follows "
+                "the history"
+            )
+    return per_request
 
 
 def _rows(frame: processing_pb2.Step, draft_counts: Sequence[int]) -> tuple[tuple[int, int], ...]:

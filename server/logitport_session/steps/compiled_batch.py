@@ -8,6 +8,8 @@ import numpy as np
 
 from logitport.core.compiled import core
 from logitport.core.edits import EditColumns, Edits
+from logitport.core.row_events import RequestEvent, RowEvent
+from logitport_session.telemetry.time_buckets import PROCESSOR_BOUNDS, STEP_BOUNDS
 
 if TYPE_CHECKING:
     from logitport_core._core import State
@@ -31,10 +33,6 @@ _MAX_WORK = 16_384
 # How long the core serves a socket before Python looks whether something has changed, such as whether the session
 # should move.
 _SERVE_SECONDS = 0.1
-# Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
-STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
-# Fewer, because each processor has a series of each.
-PROCESSOR_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.5)
 
 
 class Served(NamedTuple):
@@ -62,11 +60,13 @@ class CompiledPart(NamedTuple):
         columns: the edits of its rows.
         denied_rows: the rows with no id left allowed, ascending.
         applied: key, display name, rows and seconds of each processor.
+        events: the events, with the row of each.
     """
 
     columns: EditColumns
     denied_rows: list[int]
     applied: Applied
+    events: Sequence[tuple[int, RequestEvent]]
 
     def columns_with(self, others: Edits) -> EditColumns:
         """Return the edits of its rows and of other rows. Copies no column if the others have no edits."""
@@ -160,13 +160,14 @@ class CompiledBatch:
         if steps == self._counted_steps:
             return None
         self._counted_steps = steps
-        by_transport, processors = self.core.take_counts()
+        by_transport, processors, events = self.core.take_counts()
         return CompiledCounts(
             {
                 transport: StepCounts(TimeCounts(*counts[:2]), TimeCounts(*counts[2:4]), *counts[4:])
                 for transport, counts in zip(("grpc", "local"), by_transport, strict=True)
             },
             [ProcessorCounts(name, rows, TimeCounts(buckets, seconds)) for name, rows, buckets, seconds in processors],
+            events,
         )
 
     def step_partly(self, data: bytes) -> CompiledPart | None:
@@ -177,8 +178,12 @@ class CompiledBatch:
         result = self.core.step_partly(data)
         if result is None:
             return None
-        columns, denied_rows, applied = result
-        return CompiledPart(EditColumns(*columns), np.frombuffer(denied_rows, "<i4").tolist(), applied)
+        columns, denied_rows, applied, found = result
+        events = [
+            (row, RequestEvent(slot, key, position, RowEvent(name, values), draft_offset))
+            for row, slot, key, position, name, values, draft_offset in found
+        ]
+        return CompiledPart(EditColumns(*columns), np.frombuffer(denied_rows, "<i4").tolist(), applied, events)
 
 
 def compiled_states(request: ActiveRequest) -> list[State] | None:
@@ -226,7 +231,8 @@ class ProcessorCounts(NamedTuple):
 
 
 class CompiledCounts(NamedTuple):
-    """Steps by transport, and processors."""
+    """Steps by transport, processors, and events by name."""
 
     steps: Mapping[str, StepCounts]
     processors: Sequence[ProcessorCounts]
+    events: Mapping[str, int]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from logitport.core.drafts import DraftWalks
 from logitport.errors import LogitportError
 from logitport_session.dialects.base import States
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from logitport.core.drafts import Drafts
     from logitport_session.dialects import Dialect
     from logitport_session.requests.active_request import ActiveRequest
 
@@ -25,7 +26,7 @@ class Row:
     """A row of the step's logits.
 
     Attributes:
-        draft_offset: number of the request's draft tokens that precede the row.
+        draft_offset: as `Step.row_draft_offsets`.
     """
 
     index: int
@@ -133,22 +134,20 @@ class WaitingRows(NamedTuple):
 
     rows: Rows = Rows()
     step_rows: int = 0
-    drafts: Mapping[ActiveRequest, Sequence[int]] = MappingProxyType({})
+    drafts: Mapping[ActiveRequest, Drafts] = MappingProxyType({})
 
 
 NOTHING_WAITS = WaitingRows()
 
 
-def in_order(
-    rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: RecordsFailures
-) -> Iterator[Sequence[Group]]:
+def in_order(rows: Rows, drafts: Mapping[ActiveRequest, Drafts], outcome: RecordsFailures) -> Iterator[Sequence[Group]]:
     """Yield the groups in the order of their calls; groups in one item are independent of each other."""
     if not drafts:  # the usual step
         for place, groups in enumerate(rows.groups):
             yield group_rows(rows, place) if outcome.failures else groups
         return
     for places, takes_drafts in _parts(rows, drafts):
-        for batch in (rows,) if takes_drafts else _by_draft_offset(rows, drafts, outcome):
+        for batch in (rows,) if takes_drafts else _by_visit(rows, drafts, outcome):
             for place, groups in enumerate(batch.groups):
                 if place not in places:
                     continue
@@ -158,7 +157,10 @@ def in_order(
                     continue
                 called = [group for group in current if group.dialect.takes_drafts is takes_drafts]
                 for group in called if takes_drafts else ():
-                    group.dialect.drafts = [drafts.get(row.request, ())[: row.draft_offset] for row in group.rows]
+                    group.dialect.drafts = [
+                        drafts[row.request].path(row.draft_offset) if row.request in drafts else ()
+                        for row in group.rows
+                    ]
                 try:
                     yield called
                 finally:
@@ -166,7 +168,7 @@ def in_order(
                         group.dialect.drafts = ()
 
 
-def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterator[tuple[range, bool | None]]:
+def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Drafts]) -> Iterator[tuple[range, bool | None]]:
     """Split the chains into parts: ranges of places, with the kind of processors to call there.
 
     A processor that takes drafts gets the rows of all draft offsets in one call. So the processors before it must have
@@ -191,32 +193,34 @@ def _parts(rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]]) -> Iterato
         yield range(begin, len(kinds)), False
 
 
-def _by_draft_offset(
-    rows: Rows, drafts: Mapping[ActiveRequest, Sequence[int]], outcome: RecordsFailures
-) -> Iterator[Rows]:
-    """Yield the rows of each draft offset in turn, with the draft tokens before it appended to the histories.
+def _by_visit(rows: Rows, drafts: Mapping[ActiveRequest, Drafts], outcome: RecordsFailures) -> Iterator[Rows]:
+    """Yield the rows at one draft offset of each request in turn, with the drafts that they see in the histories.
 
-    The histories are cut back at the end.
+    The drafts of a request are visited as in `Drafts.walk`, so that each of them is appended once. The histories are
+    cut back at the end.
     """
-    speculating = {row.request: drafts[row.request] for row in rows if row.request in drafts} if drafts else {}
-    if not speculating:
-        yield rows
-        return
-    lengths = {request: len(request.history) for request in speculating}
-    rows_at: defaultdict[int, list[Row]] = defaultdict(list)
+    walks = DraftWalks({row.request: drafts[row.request] for row in rows if row.request in drafts})
+    lengths = {request: request.history.length for request in walks}
+    rows_at: list[list[Row]] = [[] for _ in range(walks.visits)]
     for row in rows:
-        rows_at[row.draft_offset].append(row)
-    for offset in range(1 + max(map(len, speculating.values()))):
-        for request, token_ids in speculating.items() if offset else ():
-            if offset <= len(token_ids) and request.failure is None:
+        rows_at[walks.visit_of(row.request, row.draft_offset)].append(row)
+    for visit, visited in enumerate(rows_at):
+        for request, depth, token_id in walks.changes(visit):
+            if request.failure is None:
                 try:
-                    request.append(token_ids[offset - 1 : offset])
+                    _rewind(request, lengths[request] + depth)
+                    request.append((token_id,))
                 except LogitportError as error:
                     outcome.fail(request, error)
-        yield Rows(rows_at[offset], greedy=rows.greedy)
+        yield rows if walks.visits == 1 else Rows(visited, greedy=rows.greedy)
     for request, length in lengths.items():
         try:
-            if len(request.history) != length:
-                request.rewind(length)
+            _rewind(request, length)
         except LogitportError as error:
             outcome.fail(request, error)
+
+
+def _rewind(request: ActiveRequest, length: int) -> None:
+    """Cut the history of a request back to this length. Raises as `ActiveRequest.rewind`."""
+    if request.history.length != length:
+        request.rewind(length)

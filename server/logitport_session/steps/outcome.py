@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core.edits import Edits, RowEdits, bitmask_words
+from logitport.core.row_events import bounded
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
 from logitport_session.dialects.base import by_row
@@ -17,6 +19,7 @@ from logitport_session.steps.columns import pack_int32
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from logitport.core.row_events import RequestEvent
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
     from logitport_session.dialects.base import EditsResult
@@ -58,6 +61,7 @@ class StepOutcome:
         failures: the requests that failed in this step, by slot.
         durations: the step's time by cause.
         trace: the record of the calls, if the step has spans.
+        events: the events in the order of the calls, each with its row.
         compiled: key, display name, rows and seconds of each processor in the part of the step that the compiled core
             has computed.
     """
@@ -66,6 +70,7 @@ class StepOutcome:
     failures: dict[int, FailedRequest] = field(default_factory=dict)
     durations: StepDurations = field(default_factory=StepDurations)
     trace: StepTrace | None = None
+    events: list[tuple[Row, RequestEvent]] = field(default_factory=list)
     compiled: Sequence[tuple[str, str, int, float]] = ()
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
@@ -146,8 +151,12 @@ class StepOutcome:
         self,
         reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse,
         all_denied_rows: Sequence[int],
+        compiled_events: Sequence[tuple[int, RequestEvent]] = (),
     ) -> None:
-        """Write to a reply the failures, the rows by processor, and the rows with no id left allowed."""
+        """Write to a reply the failures, the rows by processor, the rows with no id left allowed, and the events.
+
+        `compiled_events` are those of the rows that the compiled core has computed, by row.
+        """
         if self.failures:
             reply.failures.extend(
                 common_pb2.Failure(slot=slot, error=to_proto(failed.error), skipped=failed.skipped)
@@ -159,10 +168,19 @@ class StepOutcome:
                 reply.applied.add(processor=key, rows=rows, display_name=names[key] if names[key] != key else "")
         if all_denied_rows:
             reply.all_denied_rows = pack_int32(all_denied_rows)
+        if self.events or compiled_events:
+            for event in bounded(self._events_in_order(compiled_events)):
+                event.write_to(reply.events.add())
 
     def all_denied(self, vocab_size: int) -> list[int]:
         """Indices of the rows where the edits left no id allowed, ascending."""
         return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
+
+    def _events_in_order(self, compiled: Sequence[tuple[int, RequestEvent]]) -> Iterator[RequestEvent]:
+        """The events of all rows of requests that have not failed, in the order of the rows and of their chains."""
+        found = [*compiled, *((row.index, event) for row, event in self.events if row.request.failure is None)]
+        found.sort(key=itemgetter(0))
+        return (event for _, event in found)
 
     def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
         return sorted(self.edits.items())

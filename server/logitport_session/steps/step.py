@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from logitport.core.row_events import RequestEvent
 from logitport.core.tensors import (
     copied,
     even_span,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
+    from logitport.core.drafts import Drafts
+    from logitport.core.row_events import RowEvent
     from logitport_session.dialects.base import EditsResult
     from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.step_time import StepTime
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 def run(
     rows: Rows,
-    drafts: Mapping[ActiveRequest, Sequence[int]],
+    drafts: Mapping[ActiveRequest, Drafts],
     vocab_size: int,
     logits: Any,
     outcome: StepOutcome,
@@ -165,7 +168,7 @@ class _Calls:
                 failed = group.dialect.failed
             else:
                 result, failed = self._edit(group)
-            self._apply(group, result, failed)
+            self._apply(group, result, failed, group.dialect.events)
         except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
             return self._split_or_fail(group, error)
         return []
@@ -197,7 +200,7 @@ class _Calls:
         error = call.error
         if error is None:
             try:
-                self._apply(group, call.result, call.failed)
+                self._apply(group, call.result, call.failed, call.events)
             except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
                 error = invalid
             else:
@@ -221,8 +224,10 @@ class _Calls:
         self._fail_group(group, error)
         return []
 
-    def _apply(self, group: Group, result: Any, failed: Mapping[int, BaseException]) -> None:
-        """Record the edits of a call, or write its logits back. Fails single rows, by index."""
+    def _apply(
+        self, group: Group, result: Any, failed: Mapping[int, BaseException], events: Sequence[tuple[int, RowEvent]]
+    ) -> None:
+        """Record the edits and events of a call, or write its logits back. Fails single rows, by index."""
         edits: EditsResult = ()
         if group.dialect.reads_logits:
             assert self._logits is not None  # noqa: S101 - as above
@@ -232,6 +237,8 @@ class _Calls:
         if failed:
             self._fail_rows(group, failed)
         self._outcome.succeeded.append((group, edits))
+        if events:
+            self._outcome.events += [_event(group, index, event) for index, event in events]
         if self.waiting is not None and edits:
             self.waiting.add(StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size))
 
@@ -301,6 +308,15 @@ def _halves(group: Group) -> list[Group]:
 def _part(group: Group, indices: Iterable[int]) -> Group:
     indices = list(indices)
     return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices), group.place)
+
+
+def _event(group: Group, index: int, event: RowEvent) -> tuple[Row, RequestEvent]:
+    """The event of a row of the group, whose history holds the drafts that the row has seen."""
+    row = group.rows[index]
+    history = row.request.history
+    offset = 0 if row.draft_offset == history.draft_tokens else row.draft_offset
+    position = history.length - history.prompt_length
+    return row, RequestEvent(row.request.slot, group.dialect.key, position, event, offset)
 
 
 def _write_back(group: Group, result: Any, logits: Any) -> None:

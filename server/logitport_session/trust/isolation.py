@@ -54,6 +54,7 @@ class RemoteCall:
     Attributes:
         result: edits, or the processed logits; None before the end and after an error.
         failed: errors of single rows, by their index in the call; the other rows were served.
+        events: events of single rows, with their index in the call, in ascending order.
         error: why the call failed; `NotStarted` if it may be repeated.
         splittable: whether calls with fewer rows may succeed where this call has failed.
         seconds: how long the server has waited for the reply; None if the call has not begun.
@@ -67,6 +68,7 @@ class RemoteCall:
         self.logits = logits
         self.result: Any = None
         self.failed: dict[int, BaseException] = {}
+        self.events: Sequence[tuple[int, Any]] = ()
         self.error: BaseException | None = None
         self.splittable = True
         self.seconds: float | None = None

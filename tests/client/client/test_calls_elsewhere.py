@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -62,32 +61,6 @@ def serving(address: str, registry: Registry) -> Iterator[None]:
 def call(targets: list[str], method: str, *arguments: str) -> Any:
     with Client(targets) as client:
         return getattr(client, method)(*arguments)
-
-
-@pytest.mark.parametrize("method", [("processors",), ("delete", "team/x")])
-def test_one_of_many_servers_can_be_reached(method: tuple[str, ...]) -> None:
-    good = free_address()
-    with serving(good, Registry()):
-        assert not call([good, *(free_address() for _ in range(5))], *method)
-
-
-def test_a_server_comes_back_while_the_other_one_goes() -> None:
-    """As in a rolling restart. gRPC waits before it connects again, and calls fail meanwhile."""
-    targets = [free_address(), free_address()]
-    ended = threading.Event()
-
-    def come_back() -> None:
-        time.sleep(0.5)
-        with serving(targets[1], Registry()):
-            ended.wait(60)
-
-    coming = threading.Thread(target=come_back)
-    coming.start()
-    try:
-        assert call(targets, "processors") == []
-    finally:
-        ended.set()
-        coming.join()
 
 
 @pytest.mark.slow

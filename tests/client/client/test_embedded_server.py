@@ -31,6 +31,7 @@ from logitport.client.embedded_server import is_embedded
 from logitport.session.transports.embedded_transport import EmbeddedTransport
 from logitport.shipping import serialize
 from logitport_builtins import BUILTINS
+from tests.programs.runtime.build import min_p
 from tests.tokenizer_files import write_vocabulary
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ def test_a_volume_of_kubernetes_and_a_program_with_two_names(tmp_path: Path) -> 
     """A volume has each file once more in a folder that its links lead to. A program is listed once."""
     folder = tmp_path / "team"
     (folder / "..2026").mkdir(parents=True)
-    (folder / "..2026" / "halves.json").write_text(serialize(Halves))
+    (folder / "..2026" / "halves.json").write_text(serialize(min_p().program))
     (folder / "..data").symlink_to("..2026")
     for name in ("a", "b"):
         (folder / f"{name}.json").symlink_to("..data/halves.json")

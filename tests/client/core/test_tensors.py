@@ -81,18 +81,6 @@ def test_numpy_of_the_other_byte_order() -> None:
     assert tensors.like(message, logits).tolist() == [[1.5, -2.0]]
 
 
-def test_torch_that_requires_grad() -> None:
-    assert written(torch.ones(1, 2, requires_grad=True)).raw == bits(torch.ones(1, 2))
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
-def test_empty(shape: tuple[int, int]) -> None:
-    for logits in (torch.empty(shape), np.empty(shape, np.float32)):
-        message = written(logits)
-        assert (list(message.shape), message.raw) == (list(shape), b"")
-        assert tuple(tensors.like(message, logits).shape) == shape
-
-
 @pytest.mark.parametrize(
     ("dtype", "datatype"),
     [
@@ -109,7 +97,7 @@ def test_names_of_dtypes(dtype: Any, datatype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, np.float64, np.dtype(np.int32), "int8", torch.bool, None, float])
 def test_unsupported_dtypes(dtype: Any) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be sent; convert them to one of float32, float16, bfloat16"):
+    with pytest.raises(InvalidArgument, match="cannot be sent"):
         tensors.datatype_of(dtype)
 
 

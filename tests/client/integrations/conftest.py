@@ -1,12 +1,14 @@
-"""A small real model and a way to generate with it; a clock for the pauses of hooks after a failure."""
+"""A small real model and a way to generate with it; numpy for MLX; a clock for the pauses of hooks after a failure."""
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
 from logitport.session.connection.frame_channel import FrameChannel
 from tests.clock import Clock
@@ -15,13 +17,28 @@ from tests.vllm_failures import failures  # noqa: F401 - a fixture
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from transformers import LogitsProcessor, Qwen2ForCausalLM
+
 VOCAB_SIZE = 512
 PAD, EOS = 0, 1
 NEW = 20
 
 
+@pytest.fixture
+def mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make numpy arrays stand for those of MLX, which need not be installed."""
+    package: Any = ModuleType("mlx")
+    package.core = ModuleType("mlx.core")
+    package.core.float32, package.core.float16, package.core.bfloat16 = np.float32, np.float16, "bfloat16"
+    package.core.array = np.array
+    monkeypatch.setitem(sys.modules, "mlx", package)
+    monkeypatch.setitem(sys.modules, "mlx.core", package.core)
+
+
 @pytest.fixture(scope="module")
 def model() -> Qwen2ForCausalLM:
+    from transformers import Qwen2Config, Qwen2ForCausalLM  # takes seconds, and most tests of hooks need no model
+
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCAB_SIZE,
@@ -51,6 +68,8 @@ def prompts() -> torch.Tensor:
 @pytest.fixture
 def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., torch.Tensor]:
     """Return the ids that the model generates, int64[rows, length], with some logits processors."""
+
+    from transformers import LogitsProcessorList
 
     def run(*processors: LogitsProcessor, ids: torch.Tensor = prompts, **options: Any) -> torch.Tensor:
         torch.manual_seed(2)

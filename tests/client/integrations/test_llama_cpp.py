@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from logitport import Client, InvalidArgument, NotFound, RequestsFailed, ServerUnavailable, SessionClosed
+from logitport import Client, InvalidArgument, RequestsFailed, ServerUnavailable, SessionClosed
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
 from tests.shipped_processors import ForcesLengths, RaisesAfter
 
@@ -154,12 +153,6 @@ def test_each_completion_is_a_new_request_whatever_its_prompt(remote: Any) -> No
     assert list(processor.rows_applied.values()) == [8]
 
 
-def test_models_alternate(remote: Any) -> None:
-    processor = remote(ForcesLengths)
-    one, other = Llama().generate([1, 2], [processor]), Llama().generate([1, 2], [processor])
-    assert [(next(one), next(other)) for _ in range(3)] == [(102, 102), (101, 101), (102, 102)]
-
-
 def test_drafts_are_not_part_of_the_history(remote: Any) -> None:
     assert outputs(Llama(drafts=3), [5, 6], remote(ForcesLengths), 4) == [102, 101, 102, 103]
 
@@ -222,23 +215,6 @@ def test_another_llama_cpp_python_is_refused(remote: Any) -> None:
     model.input_ids[:2], model.n_tokens = [5, 6], 2
     with pytest.raises(InvalidArgument, match=r"install 0\.3\.36"):
         names["generate"](model, [remote(ForcesLengths)])
-
-
-def test_a_failure_is_raised_in_its_own_thread(client: Client) -> None:
-    raised: list[BaseException] = []
-
-    def complete() -> None:
-        try:
-            outputs(Llama(), [5], RemoteLogitsProcessor([("no_such_thing", {})], client=client), 1)
-        except NotFound as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=complete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(raised) == 4
 
 
 def test_sessions_end_with_the_next_completion_and_with_the_model(

@@ -13,13 +13,14 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2ForCausalLM
 
 from logitport import Client, EditProcessor, LogitportError
-from logitport.integrations import llama_cpp, transformers
+from logitport.integrations import llama_cpp, mlx_lm, transformers
 from logitport.integrations.common import trials
+from logitport.integrations.common.engine_step import EngineStep
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor as ContinuousProcessor
 from logitport.integrations.vllm import request_trials
-from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest
 from logitport.shipping.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
 from tests.client.integrations.sglang.test_hook import Req, params_of
@@ -106,7 +107,7 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
     batch = RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks())
 
     def run() -> str:
-        request, step = RemoteRequest("r", 2, 1), RemoteStep()
+        request, step = RemoteRequest("r", 2, ending_id=1), EngineStep()
         batch.admit(request, lambda: Request([5, 6], processors=stalling.chain()))
         step.add(request, [], 0)
         batch.begin(step)
@@ -133,6 +134,7 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
     for name, stub in {
         "end": lambda req, error: ended.append(error),
         "published_names": dict,
+        "max_draft_tokens": int,
     }.items():
         stalling.monkeypatch.setattr(f"logitport.integrations.sglang.hook.{name}", stub)
     hook = Hook(lambda: stalling.client, tuple, Ranks(), "")
@@ -177,6 +179,13 @@ def of_llama_cpp(stalling: Stalling, _model: Any) -> Iterator[Call]:
     yield lambda: error_of(lambda: remote(ids, scores))
 
 
+@contextmanager
+def of_mlx_lm(stalling: Stalling, _model: Any) -> Iterator[Call]:
+    remote = mlx_lm.RemoteLogitsProcessor(stalling.chain(), client=stalling.client)
+    ids, logits = np.array([5, 6]), np.zeros((1, VOCAB_SIZE), np.float32)
+    yield lambda: error_of(lambda: remote(ids, logits))
+
+
 def error_of(call: Callable[[], object]) -> str:
     """Return the repr of the LogitportError that the call raises; of "" if it succeeds."""
     try:
@@ -186,9 +195,10 @@ def error_of(call: Callable[[], object]) -> str:
     return repr("")
 
 
-HOOKS = [vllm, vllm_admission, sglang, of_transformers, continuous, of_llama_cpp]
+HOOKS = [vllm, vllm_admission, sglang, of_transformers, continuous, of_llama_cpp, of_mlx_lm]
 
 
+@pytest.mark.usefixtures("mlx")
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.__name__)
 def test_a_stalled_server_is_retried_rarely_and_used_again_once_it_answers(
     hook: Any, stalling: Stalling, clock: Clock, model: Qwen2ForCausalLM

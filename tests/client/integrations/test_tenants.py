@@ -14,14 +14,15 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, Request, RequestsFailed
-from logitport.integrations import llama_cpp, transformers
+from logitport.integrations import llama_cpp, mlx_lm, transformers
+from logitport.integrations.common.engine_step import EngineStep
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.trials import Trials
 from logitport.integrations.sglang import front_end_patches as sglang_admission
 from logitport.integrations.sglang import requests as sglang_requests
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import Middleware, request_trials, requested_chain
-from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest
 from tests.client.integrations.sglang.test_guard import REMOTE, Inputs
 from tests.client.integrations.sglang.test_hook import Req, finish_abort  # noqa: F401 - a fixture
 
@@ -78,6 +79,15 @@ def test_llama_cpp(strict_client: Client) -> None:
         assert np.isinf(processor(ids, scores)[63])
     with pytest.raises(InvalidArgument, match=REFUSED):
         llama_cpp.RemoteLogitsProcessor(PAIRS, client=strict_client)(ids, scores)
+
+
+@pytest.mark.usefixtures("mlx")
+def test_mlx_lm(strict_client: Client) -> None:
+    ids, logits = np.array([5, 6]), np.zeros((1, VOCAB_SIZE), np.float32)
+    with mlx_lm.RemoteLogitsProcessor(PAIRS, client=strict_client, tenant="acme") as processor:
+        assert np.isinf(processor(ids, logits)[0, 63])
+    with pytest.raises(InvalidArgument, match=REFUSED):
+        mlx_lm.RemoteLogitsProcessor(PAIRS, client=strict_client)(ids, logits)
 
 
 def custom_params(headers: list[tuple[bytes, bytes]] | None, sent: Any, processor: str | None = REMOTE) -> Any:
@@ -149,10 +159,10 @@ def test_vllm() -> None:
     accepted = admitted(HEADERS, params(logitport_tenant="forged"))
     batch, request = (
         RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks()),
-        RemoteRequest("r", 1, 1),
+        RemoteRequest("r", 1, ending_id=1),
     )
     batch.admit(request, partial(requested_chain.make_request, accepted, (), [5], [], "r"))
-    step, logits = RemoteStep(), torch.zeros(1, VOCAB_SIZE)
+    step, logits = EngineStep(), torch.zeros(1, VOCAB_SIZE)
     step.add(request, [], 0)
     batch.finish(step, logits)
     batch.release(request)
@@ -168,18 +178,3 @@ def test_the_callers_own_parameters_are_not_changed() -> None:
     extra_args = mine.extra_args
     admitted(HEADERS, mine)
     assert extra_args == {"logitport": CHAIN}
-
-
-def test_the_middleware_refuses_a_repeated_header() -> None:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def app(*_: Any) -> None:
-        raise AssertionError("reached")
-
-    scope = {"type": "http", "headers": HEADERS * 2}
-    asyncio.run(Middleware(app)(scope, None, send))  # type: ignore[arg-type]
-    assert [message.get("status") for message in sent] == [400, None]
-    assert b"overwrite" in sent[1]["body"]

@@ -218,10 +218,6 @@ def test_biases_of_one_id_are_rounded_once(implementation: Any) -> None:
     assert logits.item() == 1 + 2**-7  # added one by one, each would be rounded away
 
 
-def test_without_edits_nothing_changes(implementation: Any) -> None:
-    assert _apply(implementation, [[1.0, 2.0]]) == [[1.0, 2.0]]
-
-
 def test_a_leaf_that_requires_grad_is_edited(implementation: Any) -> None:
     row_edits = RowEdits()
     row_edits.deny([0])

@@ -190,7 +190,7 @@ def test_a_client_s_compiled_object_is_refused(monkeypatch):
     compiled = type("Compiled", (), {"__reduce__": lambda self: "COMPILED", "__module__": "client_compiled"})()
     module.COMPILED = compiled
     monkeypatch.setitem(sys.modules, "client_compiled", module)
-    with pytest.raises(PayloadError, match=r"it uses client_compiled.COMPILED, which no server has"):
+    with pytest.raises(PayloadError, match=r"client_compiled\.COMPILED"):
         payload.dumps(closing_over(compiled))
 
 
@@ -239,7 +239,7 @@ def test_a_partial_with_arguments_is_refused():
     assert payload.dumps(functools.partial(Slotted)) == payload.dumps(Slotted)
     for arguments in (functools.partial(Configured, 3), functools.partial(Configured, size=3)):
         for processor in (arguments, InDialect(arguments, "sglang")):
-            with pytest.raises(PayloadError, match=r"a functools\.partial of Configured has arguments.*parameters"):
+            with pytest.raises(PayloadError, match="partial of Configured"):
                 payload.dumps(processor)
 
 

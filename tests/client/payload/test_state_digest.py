@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from logitport import payload
-from logitport.payload.pickler import ProcessorPickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,13 +112,6 @@ def test_a_change(change: Callable[[Any], None]) -> None:
     assert payload.dumps(here.Ban) != payload_before
 
 
-def test_an_enclosed_variable() -> None:
-    cls = module().with_variable(2)
-    before = payload.state_of(cls)
-    cls.edit.__closure__[0].cell_contents = 3
-    assert payload.state_of(cls) != before
-
-
 def test_code_of_installed_packages_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def edit(self, request, edits):  # type: ignore[no-untyped-def]
         edits.deny([len(pickle.dumps(request))])
@@ -169,26 +160,6 @@ def test_tuples_of_one_tuple_are_read_once() -> None:
     assert payload.state_of(here.Ban).digest  # a text would have 2 to the power of 60 lists
 
 
-def test_nested_lists_are_not_saved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = module()
-    count = 0
-    save = ProcessorPickler.save
-
-    def counts(self: Any, obj: Any, save_persistent_id: bool = True) -> None:
-        nonlocal count
-        count += 1
-        save(self, obj, save_persistent_id)
-
-    monkeypatch.setattr(ProcessorPickler, "save", counts)
-    counts_of = []
-    for size in (100, 1000):
-        here.PAIRS = [(str(number), [number, {"id": [number]}]) for number in range(size)]
-        count = 0
-        payload.state_of(here.Ban)
-        counts_of.append(count)
-    assert counts_of[0] == counts_of[1]
-
-
 def test_tensors() -> None:
     here = module()
     digests = set()
@@ -215,17 +186,6 @@ def test_tensors() -> None:
     before = payload.state_of(here.Ban)
     here.TABLE = [one, one.clone()]
     assert payload.state_of(here.Ban) != before
-
-
-def test_a_large_tensor_is_not_copied() -> None:
-    here = module()
-    here.TABLE = torch.zeros(1 << 20)
-    payload.state_of(here.Ban)
-    tracemalloc.start()
-    payload.state_of(here.Ban)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 20
 
 
 def test_large_containers() -> None:

@@ -64,12 +64,6 @@ def test_an_invalid_token_is_refused(token: str) -> None:
     assert token not in str(refused.value)
 
 
-@pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "https://example.com"])
-def test_a_url_is_refused_as_a_target(target: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"is a URL; write HOST:PORT"):
-        Client(target)
-
-
 @pytest.mark.parametrize(
     "target",
     ["", "localhost", "example.com:", "127.0.0.1", "[::1]", "[::1]:", "::1", "2001:db8::1", "unix:", "/run/lp"],

@@ -326,12 +326,6 @@ def test_a_url_of_a_file_is_decoded(tmp_path: Path) -> None:
     assert addresses(path) == ["a:1"]
 
 
-@pytest.mark.parametrize("target", ["file://host/x.json", "file://x.json", "file:", "file://localhost"])
-def test_a_url_of_no_file_of_this_machine(target: str) -> None:
-    with pytest.raises(InvalidArgument, match="names no file of this machine; write file:/PATH"):
-        source_of(target)
-
-
 def test_a_list_over_https(tmp_path: Path) -> None:
     """The authority of the servers may have signed its certificate; one of an unknown authority is not read."""
     authority = Authority(tmp_path)
@@ -394,9 +388,13 @@ def test_a_list_that_is_not_read_again_in_time(monkeypatch: pytest.MonkeyPatch) 
         ("http://:1/x", "is a URL; write HOST:PORT"),
         ("http://a:x/y", "is not a valid URL"),
         ("https://u:p@a/x", "the URL of a document on a has a user name or password"),
+        *(
+            (target, "names no file of this machine")
+            for target in ("file://host/x.json", "file://x.json", "file:", "file://localhost")
+        ),
     ],
 )
-def test_a_url_that_is_no_document(url: str, reason: str) -> None:
+def test_a_url_that_is_no_document_or_file(url: str, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         source_of(url)
 

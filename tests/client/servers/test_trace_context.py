@@ -20,15 +20,6 @@ def test_without_an_active_span_nothing_is_sent() -> None:
     assert (frame.requests[0].traceparent, frame.requests[0].tracestate) == ("", "")
 
 
-def test_the_active_span_is_sent() -> None:
-    with TRACER.start_as_current_span("x") as span:
-        context = span.get_span_context()
-        ids = trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
-        ((name, value),) = trace_context.metadata()
-        assert (name, *value.split("-")[:3]) == ("traceparent", "00", *ids)
-        assert int(value[-2:], 16) & 1, "it is sampled"
-
-
 def test_the_state_of_a_vendor_is_sent() -> None:
     state = trace.TraceState([("vendor", "1")])
     remote = trace.SpanContext(1, 2, is_remote=True, trace_state=state)

@@ -11,7 +11,6 @@ import pytest
 from logitport import (
     CustomLogitProcessor,
     InvalidArgument,
-    LogitportError,
     NotFound,
     ProcessorRef,
     Request,
@@ -29,11 +28,6 @@ class BuiltIn(CustomLogitProcessor):
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         return logits
-
-
-def refused(request: Request, error: type[LogitportError], message: str) -> None:
-    with pytest.raises(error, match=message):
-        request.to_proto()
 
 
 def test_every_field_is_sent() -> None:
@@ -62,36 +56,29 @@ def test_defaults() -> None:
     assert message == common_pb2.Request(sampling_params=b"{}", on_error=common_pb2.ON_ERROR_ABORT)
 
 
-@pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], "abc", 5])
-def test_ids_that_are_not_int32(ids: Any) -> None:
-    refused(Request(prompt_token_ids=ids, request_id="r-1"), InvalidArgument, "'r-1': prompt_token_ids .*32 bits")
-    refused(Request(output_token_ids=ids, request_id="r-1"), InvalidArgument, "'r-1': output_token_ids .*32 bits")
+NO_PAIRS: list[Any] = [["disallowed_tokens"], [BuiltIn], [("x",)], [("x", {}, 1)], 5]
+REFUSED = [
+    *(
+        ({field: ids, "request_id": "r-1"}, f"'r-1': {field} .*32 bits")
+        for field in ("prompt_token_ids", "output_token_ids")
+        for ids in ([2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], "abc", 5)
+    ),
+    *(({field: value}, f"{field} ") for field in ("request_id", "tenant") for value in (5, None, "\ud800")),
+    ({"on_error": "ignore"}, "on_error is 'ignore'"),
+    *(({"processors": [("x", params)]}, "parameters of 'x': pass a mapping") for params in (None, [1], "x", 3)),
+    *(({"sampling_params": params}, "sampling_params: pass a mapping") for params in (None, [1], "x", 3)),
+    *(
+        ({"processors": [("x", {"key": value})]}, "parameters of 'x' cannot be written as JSON")
+        for value in (object(), {1: 2}, 2**64, b"bytes", "\ud800")
+    ),
+    *(({"processors": processors}, r"\(processor, parameters\) pairs") for processors in NO_PAIRS),
+]
 
 
-@pytest.mark.parametrize("field", ["request_id", "tenant"])
-@pytest.mark.parametrize("value", [5, None, "\ud800"])
-def test_text_fields_that_are_not_text(field: str, value: Any) -> None:
-    refused(Request(**{field: value}), InvalidArgument, f"{field} ")
-
-
-def test_on_error_is_one_of_two() -> None:
-    refused(Request(on_error="ignore"), InvalidArgument, "on_error is 'ignore'; write 'abort' or 'skip'")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("params", [None, [1], "x", 3])
-def test_parameters_that_are_not_a_mapping(params: Any) -> None:
-    refused(Request(processors=[("x", params)]), InvalidArgument, "parameters of 'x': pass a mapping")
-    refused(Request(sampling_params=params), InvalidArgument, "sampling_params: pass a mapping")
-
-
-@pytest.mark.parametrize("value", [object(), {1: 2}, 2**64, b"bytes", "\ud800"])
-def test_parameters_that_cannot_be_written_as_json(value: Any) -> None:
-    refused(Request(processors=[("x", {"key": value})]), InvalidArgument, "parameters of 'x' cannot be written as JSON")
-
-
-@pytest.mark.parametrize("processors", [["disallowed_tokens"], [BuiltIn], [("x",)], [("x", {}, 1)], 5])
-def test_processors_that_are_not_pairs(processors: Any) -> None:
-    refused(Request(processors=processors), InvalidArgument, r"\(processor, parameters\) pairs")
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_fields_that_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Request(**fields).to_proto()
 
 
 @pytest.mark.parametrize(

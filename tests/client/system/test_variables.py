@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from pathlib import Path
 
 import pytest
 
 import logitport
 import logitport_recording
-from logitport.system.variables import OF_THE_SDK, PREFIX, Unread, unread
+from logitport.system.variables import OF_THE_SDK, PREFIX, Unread, nearest, unread
 
 KNOWN = {*OF_THE_SDK, "LOGITPORT_LISTEN", "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR"}
 
@@ -23,12 +24,18 @@ KNOWN = {*OF_THE_SDK, "LOGITPORT_LISTEN", "LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESS
         ("LOGITPORT_TLSS", "LOGITPORT_TLS"),
         ("LOGITPORT_DEFAULT_PROCESSOR", "LOGITPORT_DEFAULT_PROCESSORS"),
         ("LOGITPORT_XYZZY", ""),
-        ("LOGITPORT_PORT", ""),
+        ("LOGITPORT_PORT", "LOGITPORT_REPORT"),
         ("LOGITPORT_", ""),
     ],
 )
 def test_a_name_that_nothing_reads(name: str, nearest: str) -> None:
     assert unread(KNOWN, {name: "8000"}) == [Unread(name, nearest)]
+
+
+def test_a_long_name_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *_: pytest.fail("difflib indexes each character"))
+    assert nearest("x" * 1_000_000, ["logitport"]) == ""
+    assert nearest("x", []) == ""
 
 
 def test_known_variables_and_other_prefixes_are_not_reported() -> None:

@@ -115,9 +115,7 @@ def test_it_is_copied_and_pickled_by_reference(trained: Tokenizer) -> None:
     assert copy.deepcopy([trained])[0] is copy.copy(trained) is trained
     data = pickle.dumps(trained)
     assert len(data) < 300
-    with pytest.raises(
-        PayloadError, match=r"holds the tokenizer 't' with 313 ids.*configured: none.*--tokenizer NAME="
-    ):
+    with pytest.raises(PayloadError, match=r"the tokenizer 't'.*configured: none"):
         pickle.loads(data)
     tokenizers.configure({"mine": trained})
     assert pickle.loads(data).encode("name") == trained.encode("name")
@@ -133,7 +131,7 @@ def test_a_decoder_that_is_not_known_is_refused_where_bytes_are_needed(tmp_path:
     write_pieces(tmp_path, PIECES, decoders.BPEDecoder())
     tokenizer = load(tmp_path)
     assert tokenizer.decode([2]) == "Hello"
-    with pytest.raises(PayloadError, match=r"tokenizer 't': its decoder is BPEDecoder.*use encode and decode"):
+    with pytest.raises(PayloadError, match=r"tokenizer 't': its decoder is BPEDecoder"):
         tokenizer.token_bytes(0)
 
 
@@ -153,11 +151,11 @@ def test_without_the_library_the_error_names_the_extra(trained: Tokenizer, monke
 
 
 def test_the_tokenizer_is_found_by_name(trained: Tokenizer) -> None:
-    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured.*--tokenizer NAME=PATH"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured"):
         operator_tokenizer()
     tokenizers.configure({"a": trained})
     assert operator_tokenizer() is operator_tokenizer("a") is trained
-    with pytest.raises(InvalidArgument, match=r"tokenizer 'b' is not configured .configured: 'a'.*--tokenizer b=PATH"):
+    with pytest.raises(InvalidArgument, match=r"tokenizer 'b' is not configured .configured: 'a'"):
         operator_tokenizer("b")
     tokenizers.configure({"a": trained, "b": PayloadError("not here")})
     with pytest.raises(InvalidArgument, match=r"no tokenizer is named .configured: 'a', 'b'"):

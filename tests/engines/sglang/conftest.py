@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -32,9 +33,15 @@ _OPTIONS = {
     "--sampling-backend": "pytorch",
     "--grammar-backend": "none",
     "--dtype": "float32",
-    "--mem-fraction-static": "0.1",
+    "--mem-fraction-static": "0.5",  # of what is free at the start, before other processes take some
     "--max-running-requests": "8",
     "--max-total-tokens": "4096",
+}
+# Drafts of ids that followed the same ids before, on a CPU with stand-ins for the kernels that SGLang lacks there.
+NGRAM = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6")
+KERNELS = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "PYTHONPATH": os.pathsep.join([str(_STUBS), str(_STUBS.with_name("kernels"))]),
 }
 PLAIN, GUARDED = "sglang.launch_server", "logitport.integrations.sglang.launcher"
 

@@ -124,9 +124,7 @@ def test_the_scheduler_refuses_it_too(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "variables", "message"),
     [
-        ((), {"LOGITPORT_TARGET": ""}, "LOGITPORT_TARGET is not set"),
         ((), {"SGLANG_PLUGINS": "another"}, "if SGLANG_PLUGINS is set, add logitport there"),
-        (("--speculative-algorithm", "EAGLE"), {}, "--speculative-algorithm EAGLE: SGLang does not call processors"),
         ((), {"SGLANG_ENABLE_DELAY_SAMPLE": "0"}, "the overlap schedule passes processors a history without"),
         ((), {"LOGITPORT_TARGET": "http://h:1"}, "is a URL"),
         ((), {"LOGITPORT_DEFAULT_PROCESSORS": "nonsense"}, "LOGITPORT_DEFAULT_PROCESSORS: not JSON"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +41,7 @@ def engine(sglang: Callable[..., AbstractContextManager[Engine]], logitport: lis
         PLAIN,
         "--enable-custom-logit-processor",
         LOGITPORT_TARGET=logitport[0].target,
+        LOGITPORT_REQUEST_KEYS="mine",
         LOGITPORT_DEFAULT_PROCESSORS=json.dumps([["no_repeat_ngram", {"ngram_size": 1, "window_size": 200}]]),
     ) as engine:
         yield engine
@@ -51,6 +54,23 @@ def test_the_default_is_for_requests_that_name_no_processor(engine: Engine) -> N
     assert ids[0] not in banned
     assert len(set(banned)) < 64
     assert engine.generate(PROMPT, REMOTE, {"logitport": []}) != ids
+
+
+def test_a_key_that_is_not_permitted_is_refused(engine: Engine) -> None:
+    """Also in the OpenAI endpoints. SGLang's own keys are permitted."""
+    assert len(engine.generate(PROMPT, None, {"logitport": [], "thinking_budget": 9, "mine": 1})) == 64
+    for processor in (None, REMOTE):
+        with pytest.raises(Refused, match=r"custom_params has the key 'logitprot'.*write 'logitport'") as refused:
+            engine.generate(PROMPT, processor, {"logitprot": []})
+        assert refused.value.status == 400
+    completion = {"model": "default", "prompt": "w20", "max_tokens": 2, "custom_params": {"logitprot": 1}}
+    sent = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{engine.url}/v1/completions", json.dumps(completion).encode(), sent)
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        urllib.request.urlopen(request, timeout=120)
+    with failed.value:
+        assert failed.value.code == 400
+        assert "logitprot" in failed.value.read().decode()
 
 
 def test_requests_fail_while_it_is_gone_and_the_engine_continues(engine: Engine, logitport: list[Any]) -> None:

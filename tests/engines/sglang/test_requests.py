@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,6 +53,25 @@ def test_a_batch_in_one_call_and_a_chain_as_text(guarded: Engine) -> None:
     assert [row["output_ids"] for row in rows] == [alone, alone]
 
 
+def test_the_key_alone_names_the_hook(guarded: Engine) -> None:
+    """A plain client sends no custom_logit_processor, and sees in the response which processors ran."""
+    alone = guarded.generate(PROMPT, REMOTE, banning(7))
+    answer = guarded.answer(PROMPT, None, banning(7))
+    assert answer["output_ids"] == alone
+    assert [one["name"] for one in answer["meta_info"]["logitport"]["processors"]] == ["disallowed_tokens"]
+    batch = guarded.answer([PROMPT, PROMPT], None, banning(7))  # type: ignore[list-item]
+    assert [one["output_ids"] for one in batch] == [alone, alone]
+    assert len(guarded.answer(PROMPT, None, REPORTING, n=2)) == 2
+    with pytest.raises(Refused, match="NotFound") as refused:
+        guarded.generate(PROMPT, None, {"logitport": [["nonsense", {}]]})
+    assert refused.value.status == 400
+
+
+def test_a_mistyped_key_is_logged(guarded: Engine) -> None:
+    assert len(guarded.generate(PROMPT, None, {"logitprot": json.dumps(banning(7)["logitport"])})) == 64
+    assert "the key 'logitprot' in custom_params" in guarded.log.read_text()
+
+
 @pytest.mark.parametrize(
     ("custom", "message"),
     [
@@ -68,6 +88,53 @@ def test_an_invalid_request_is_answered_with_400(guarded: Engine, custom: Any, m
     assert refused.value.status == 400
     assert message in str(refused.value)
     assert len(guarded.generate(PROMPT)) == 64
+
+
+THINKS = {"thinking_budget": 4, "thinking_start_ids": [40], "thinking_end_ids": [8, 9]}
+REPORTING = {"logitport": [["thinking_budget", THINKS]]}
+REPORT = {
+    "processors": [{"name": "thinking_budget"}],
+    "rows_applied": 64,
+    "rows_skipped": 0,
+    "error": "",
+    "events": [{"processor": "thinking_budget", "name": "budget_hit", "position": 4, "values": {"at": 4}}],
+    "events_left_out": 0,
+}
+
+
+def test_the_meta_info_has_the_report(guarded: Engine) -> None:
+    assert guarded.answer(PROMPT, REMOTE, REPORTING)["meta_info"]["logitport"] == REPORT
+    assert "logitport" not in guarded.answer(PROMPT)["meta_info"]
+    samples = guarded.answer(PROMPT, REMOTE, REPORTING, n=2)
+    assert [sample["meta_info"]["logitport"] for sample in samples] == [REPORT] * 2
+
+
+def test_the_last_chunk_of_a_stream_has_the_report(guarded: Engine) -> None:
+    with guarded.post(PROMPT, REMOTE, REPORTING, stream=True) as response:
+        lines = [line.removeprefix(b"data: ") for line in response.read().split(b"\n\n") if line]
+    *chunks, last = [json.loads(line) for line in lines if line != b"[DONE]"]
+    assert last["meta_info"]["logitport"] == REPORT
+    assert len(chunks) > 1
+    assert not any("logitport" in chunk["meta_info"] for chunk in chunks)
+
+
+@pytest.mark.parametrize("processor", [{"custom_logit_processor": REMOTE}, {}])
+def test_a_chat_completion_has_the_report(guarded: Engine, processor: dict[str, str]) -> None:
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "w20 w30 w40"}],
+        "temperature": 0,
+        "max_tokens": 64,
+        "ignore_eos": True,
+        **processor,
+        "custom_params": {"logitport": json.dumps(REPORTING["logitport"])},
+        "return_meta_info": True,
+    }
+    sent = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{guarded.url}/v1/chat/completions", json.dumps(body).encode(), sent)
+    with urllib.request.urlopen(request, timeout=120) as response:
+        (choice,) = json.load(response)["choices"]
+    assert choice["meta_info"]["logitport"] == REPORT
 
 
 def test_beam_search_is_refused(guarded: Engine) -> None:

@@ -65,6 +65,11 @@ def engine(
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_same_tokens(engine: Engine, expected: list[list[Any]], case: int) -> None:
+    check_the_same_tokens(engine, expected, case)
+
+
+def check_the_same_tokens(engine: Engine, expected: list[list[Any]], case: int) -> None:
+    """Compare the tokens of one of CASES with those of SGLang's own processors."""
     _, params, processor = CASES[case]
     custom = {"logitport": json.dumps([[processor, params]])}
     with ThreadPoolExecutor() as threads:

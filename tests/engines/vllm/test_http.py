@@ -9,6 +9,7 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from tests.engines.vllm.chains import extra_args_of
@@ -55,6 +56,13 @@ def test_a_chain_is_passed_as_json(url: str) -> None:
     assert complete(url)[1]["choices"][0]["token_ids"] != answer["choices"][0]["token_ids"]
 
 
+def test_a_mistyped_key_is_logged(url: str, log: Path) -> None:
+    status, answer = complete(url, vllm_xargs={"logitprot": json.dumps(DENIED)})
+    assert status == 200
+    assert "logitport" not in answer
+    assert "the key 'logitprot' in extra_args" in (log / "vllm").read_text()
+
+
 @pytest.mark.parametrize(
     ("chain", "message"),
     [("][", "not JSON"), ('[["nope"]]', "nope"), ('[["disallowed_tokens", {"token_ids": [600]}]]', "600")],
@@ -64,6 +72,44 @@ def test_an_invalid_chain_is_answered_with_400(url: str, chain: str, message: st
 
     assert status == 400
     assert message in answer["error"]["message"]
+
+
+THINKS = {"thinking_budget": 4, "thinking_start_ids": [7], "thinking_end_ids": [8, 9]}
+REPORTING = {"logitport": json.dumps([["thinking_budget", THINKS], ["min_tokens", {"min_tokens": 1}]])}
+REPORT = {
+    "processors": [{"name": "thinking_budget"}, {"name": "min_tokens"}],
+    "rows_applied": 12,
+    "rows_skipped": 0,
+    "error": "",
+    "events": [{"processor": "thinking_budget", "name": "budget_hit", "position": 4, "values": {"at": 4}}],
+    "events_left_out": 0,
+}
+
+
+def test_openai_s_client_gets_the_reports_of_all_choices(url: str) -> None:
+    """A prompt that thinks, and one that does not, with two samples each."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        model = client.models.list().data[0].id
+        greedy = {"vllm_xargs": REPORTING, "ignore_eos": True, "top_k": 1}  # vLLM refuses temperature 0 with n > 1
+        options: Any = {"model": model, "max_tokens": 12, "extra_body": greedy}
+        completion: Any = client.completions.create(prompt=[[5, 6, 7], [5, 6]], n=2, **options)
+        quiet = REPORT | {"events": []}
+        assert completion.logitport == [{"index": index, **(REPORT if index < 2 else quiet)} for index in range(4)]
+        chat: Any = client.chat.completions.create(messages=[{"role": "user", "content": "w5 w6 w7"}], **options)
+        assert chat.logitport == [{"index": 0, **REPORT}]
+        chunks: list[Any] = list(client.completions.create(prompt=[5, 6, 7], stream=True, **options))
+        assert chunks[-1].logitport == [{"index": 0, **REPORT}]
+        assert chunks[-1].choices == []
+        assert chunks[-1].id == chunks[0].id
+        plain: Any = client.completions.create(model=model, prompt=[5, 6, 7], max_tokens=3)
+        assert not hasattr(plain, "logitport")
+
+
+def test_a_stop_string_ends_a_report(url: str) -> None:
+    _, whole = complete(url, vllm_xargs=REPORTING, ignore_eos=True)
+    stop = whole["choices"][0]["text"].split()[6]
+    _, stopped = complete(url, vllm_xargs=REPORTING, ignore_eos=True, stop=[stop])
+    assert stopped["logitport"][0]["rows_applied"] == len(stopped["choices"][0]["token_ids"]) < 12
 
 
 @pytest.mark.parametrize("n", [1, 2])

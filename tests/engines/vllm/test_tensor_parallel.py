@@ -22,14 +22,19 @@ def test_ranks_sample_the_same_and_fail_alike(
 ) -> None:
     processors = ["logitport.integrations.vllm:RemoteLogitsProcessor", "tests.engines.vllm.native:Native"]
     with running_engine(checkpoint, server.target, tensor_parallel_size=2, logits_processors=processors) as engine:
-        given = prompts(10)
-        for chain in ("disallowed_tokens", "all"):
-            through_service = ids(generate(engine, given, remote(CHAINS[chain], max_tokens=24)))
-            assert through_service == ids(generate(engine, given, native(CHAINS[chain], max_tokens=24)))
+        check_tokens_and_a_failure(engine)
 
-        failing = remote([("RaisesAfterOutputs", {"after": 5})], ignore_eos=False)
-        ((sample,),) = generate(engine, [[5, 6]], failing)
 
-        assert list(sample.token_ids)[5:] == [EOS]
-        assert sample.finish_reason == "error"
-        assert sample.stop_reason.startswith("logitport: ProcessorFailed: ")
+def check_tokens_and_a_failure(engine: Any) -> None:
+    """Compare the tokens of chains with those of the same processors in vLLM, and see a failed request end."""
+    given = prompts(10)
+    for chain in ("disallowed_tokens", "all"):
+        through_service = ids(generate(engine, given, remote(CHAINS[chain], max_tokens=24)))
+        assert through_service == ids(generate(engine, given, native(CHAINS[chain], max_tokens=24)))
+
+    failing = remote([("RaisesAfterOutputs", {"after": 5})], ignore_eos=False)
+    ((sample,),) = generate(engine, [[5, 6]], failing)
+
+    assert list(sample.token_ids)[5:] == [EOS]
+    assert sample.finish_reason == "error"
+    assert sample.stop_reason.startswith("logitport: ProcessorFailed: ")

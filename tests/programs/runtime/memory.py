@@ -1,15 +1,15 @@
-"""The memory of a runner, and the plan of a run."""
+"""The memory of a runner, the plan of a run, and what torch allocates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from logitport_programs.runtime.run_plan import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from logitport_programs.runtime.program_runner import Runner
     from logitport_programs.runtime.run_plan import Plan
@@ -27,3 +27,16 @@ def plan_of(runner: Runner, verified: Verified, rows: Sequence[int], logits: tor
     for part in runner._parts(verified, rows, logits):
         longest, copied = max(longest, part.end - part.begin), part.span is None
     return make_plan(verified, longest, logits.shape[1], logits.dtype, copied=copied, max_bytes=runner._max_bytes)
+
+
+def peak_bytes(run: Any) -> int:
+    """The most that was allocated at once."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    assert profile.profiler is not None
+    current = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    return peak

@@ -11,7 +11,7 @@ from logitport.errors import LimitExceeded
 from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element, Size
 from tests.programs.runtime.build import Writer
-from tests.programs.runtime.memory import plan_of
+from tests.programs.runtime.memory import peak_bytes, plan_of
 
 if TYPE_CHECKING:
     from logitport_programs.verifier import Verified
@@ -66,19 +66,6 @@ PROGRAMS = {
     "argsort": over_expanded("argsort", kept=True),
     "top_k": over_expanded("top_k", kept=True, integer=4),
 }
-
-
-def peak_bytes(run: Any) -> int:
-    """The most that was allocated at once."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    assert profile.profiler is not None
-    current = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            current += event.nbytes()
-            peak = max(peak, current)
-    return peak
 
 
 @pytest.mark.slow

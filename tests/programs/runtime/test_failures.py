@@ -12,7 +12,6 @@ from logitport.core.history import History
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_programs.parameters import Columns
 from logitport_programs.request_tokens import RequestTokens
-from logitport_programs.runtime import program_runner as runner_module
 from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element, Size
 from tests.programs.runtime import build
@@ -65,16 +64,6 @@ def test_a_row_fails_alone(verified: Verified, number: float, message: str, rows
     assert torch.equal(logits[others], expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shifts", [(1.0, 1e30, 2.0), (1e30, 1.0, -1e30), (1.0, 2.0, 3.0)], ids=str)
-def test_the_row_of_an_unfit_parameter_fails(shifts: tuple[float, ...], dtype: torch.dtype) -> None:
-    logits = torch.zeros(len(shifts), WIDTH, dtype=dtype)
-    failed = Runner().apply(build.shifted_by_int64(), logits, slice(None), [{"shift": shift} for shift in shifts])
-    assert list(failed) == [row for row, shift in enumerate(shifts) if abs(shift) > 9e18]
-    for row in set(range(len(shifts))) - failed.keys():
-        assert logits[row].tolist() == [shifts[row]] * WIDTH
-
-
 def test_a_nan_that_is_cast_to_int64_fails() -> None:
     """Also where the result has no NaN, and limits make all numbers fit."""
     write = Writer()
@@ -84,16 +73,6 @@ def test_a_nan_that_is_cast_to_int64_fails() -> None:
     failed = Runner().apply(write.verified(), logits, slice(None))
     assert list(failed) == [1, 4]
     assert all("casts a number to int64 that does not fit" in error.message for error in failed.values())
-
-
-def test_only_results_that_may_be_nan_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = []
-    monkeypatch.setattr(runner_module, "rows_with_nan", lambda logits: searched.append(len(logits)) or [])
-    runner = Runner()
-    runner.apply(build.temperature(), torch.ones(2, WIDTH), slice(None), [{}, {}])
-    assert searched == []
-    runner.apply(logarithm(), torch.ones(2, WIDTH), slice(None))
-    assert searched == [2]
 
 
 def test_a_constant_that_does_not_fit_int64() -> None:

@@ -11,25 +11,12 @@ from logitport.errors import LimitExceeded
 from logitport_programs.parameters import Columns
 from logitport_programs.runtime import parts as parts_module
 from logitport_programs.runtime import program_runner as runner_module
-from logitport_programs.runtime.parts import divided, even_parts
+from logitport_programs.runtime.parts import divided
 from logitport_programs.runtime.program_runner import Runner
 from tests.programs.runtime import build
 from tests.programs.runtime.memory import held_bytes
 
 ROWS, WIDTH = 8, 50
-
-
-@pytest.mark.parametrize(
-    ("rows", "parts"),
-    [
-        ([], []),
-        ([3], [(0, 1)]),
-        ([0, 1, 2, 5, 7, 9, 10], [(0, 3), (3, 6), (6, 7)]),
-        ([0, 4, 5, 6], [(0, 2), (2, 4)]),
-    ],
-)
-def test_even_parts(rows: list[int], parts: list[tuple[int, int]]) -> None:
-    assert even_parts(rows) == parts
 
 
 def test_parts_have_the_result_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

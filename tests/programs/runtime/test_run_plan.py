@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from logitport.errors import LimitExceeded
-from logitport_programs.runtime import program_runner as runner_module
-from logitport_programs.runtime.arena import Layout
 from logitport_programs.runtime.program_runner import Runner
-from logitport_programs.runtime.run_plan import LOGITS, make_plan
+from logitport_programs.runtime.run_plan import make_plan
 from logitport_programs.types import VOCAB, Element, Size
 from tests.programs.runtime import build
 from tests.programs.runtime.build import Writer
@@ -36,25 +34,6 @@ def step(found: Plan, operator: str) -> Step:
     return next(each for each in found.steps if each.call.value.operator == operator)
 
 
-def test_temperature_runs_in_place_without_memory() -> None:
-    found = plan(build.temperature())
-    assert step(found, "divide").offset == LOGITS
-    assert found.result_in_place
-    assert found.bytes < 1000
-
-
-def test_irregular_rows_need_a_copy() -> None:
-    assert plan(build.temperature(), copied=True).bytes == plan(build.temperature()).bytes + VALUE
-
-
-def test_min_p_masks_the_logits_in_place() -> None:
-    found = plan(build.min_p())
-    assert step(found, "where").offset == LOGITS
-    assert step(found, "where").overwritten == 2
-    assert step(found, "where").scalars == (False, True, False)
-    assert VALUE * 1.25 <= found.bytes < VALUE * 1.25 + 1000  # the probabilities and the mask
-
-
 def test_a_dead_value_gives_its_memory_to_the_next() -> None:
     write = Writer()
     value = write("softmax", write("logits"), axis=1)
@@ -63,23 +42,6 @@ def test_a_dead_value_gives_its_memory_to_the_next() -> None:
         value = write("cumsum", value, axis=1)
     write("exp", value)
     assert plan(write.verified()).bytes <= 2 * VALUE + 1000
-
-
-def test_a_value_that_is_needed_is_not_overwritten() -> None:
-    write = Writer()
-    logits = write("logits")
-    first = write("exp", logits)
-    view = write("slice", first, axis=1, begin=Size(), end=Size(constant=1))
-    second = write("negate", first)  # `first` lives on in `view`
-    total = write("add", write("multiply", second, view), logits)
-    found = plan(write.verified())
-    assert step(found, "negate").offset not in (LOGITS, step(found, "exp").offset)
-    logits_before = torch.randn(ROWS, WIDTH)
-    result = logits_before.clone()
-    Runner().apply(write.verified(), result, slice(None))
-    first_eager = logits_before.exp()
-    torch.testing.assert_close(result, -first_eager * first_eager[:, :1] + logits_before)
-    assert total == len(write.values) - 1
 
 
 def test_a_value_is_not_overwritten_by_an_operator_that_also_reads_a_view_of_it() -> None:
@@ -125,16 +87,6 @@ def test_memory_is_what_the_plan_says_and_is_allocated_once(verified: Verified, 
     assert held_bytes(runner) == plan_of(runner, verified, range(ROWS), logits).arena_bytes  # fewer rows need less
 
 
-def test_a_run_allocates_no_values() -> None:
-    runner, logits = Runner(), torch.randn(ROWS, WIDTH)
-    verified, params = build.min_p(), [{"min_p": 0.1}] * ROWS
-    runner.apply(verified, logits, slice(None), params)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        runner.apply(verified, logits, slice(None), params)
-    allocated = [event.self_cpu_memory_usage for event in profile.key_averages()]
-    assert max(allocated) < WIDTH
-
-
 def test_the_engines_logits_are_not_kept() -> None:
     runner = Runner()
     logits = torch.ones(ROWS, WIDTH)
@@ -154,18 +106,6 @@ def test_memory_has_a_limit() -> None:
         Runner(max_bytes=needed - 1).apply(verified, logits, slice(None), [{"min_p": 0.1}] * ROWS)
     assert torch.equal(logits, before)
     Runner(max_bytes=needed).apply(verified, logits, slice(None), [{"min_p": 0.1}] * ROWS)
-
-
-def test_the_number_of_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(runner_module, "_MAX_PLANS", 2)
-    monkeypatch.setattr(
-        runner_module, "make_plan", lambda *args, **options: made.append(args[1]) or make_plan(*args, **options)
-    )
-    runner = Runner()
-    for rows in (3, 2, 3, 2, 1, 2, 3):
-        runner.apply(build.temperature(), torch.ones(4, 5), slice(0, rows), [{}] * rows)
-    assert made == [1, 3, 2, 1, 3]  # the first one for the size of a row
 
 
 def test_the_constants_that_are_kept_are_bounded() -> None:
@@ -192,14 +132,3 @@ def test_views_of_an_arena_that_grew_are_renewed() -> None:
         assert torch.equal(logits, expected)
         sizes.append(held_bytes(runner))
     assert sizes[0] < sizes[1] == sizes[2]
-
-
-def test_a_layout_uses_the_smallest_gap_that_fits() -> None:
-    layout = Layout()
-    large, _, small, _ = (layout.take(size) for size in (640, 64, 128, 64))
-    layout.give_back(large)
-    layout.give_back(small)
-    assert layout.take(100) == small
-    assert layout.take(100) == large
-    assert layout.take(600) == 640 + 64 + 128 + 64
-    assert layout.bytes == 640 + 64 + 128 + 64 + 640

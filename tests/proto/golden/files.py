@@ -28,6 +28,7 @@ COLUMNS = {
             *("RemoveRequests.slots", "RemoveRequests.generations"),
             *("Step.slots", "Step.generations", "Step.base_lengths", "Step.new_token_counts", "Step.new_token_ids"),
             *("Step.row_requests", "Step.row_draft_offsets", "Step.draft_counts", "Step.draft_token_ids"),
+            "Step.draft_parents",
             "StepEdits.logits_rows",
         ],
         "uint32": ["Step.history_crcs"],

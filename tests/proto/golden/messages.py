@@ -29,6 +29,7 @@ from logitport_proto.common_pb2 import (
     ON_ERROR_SKIP,
     Edits,
     Error,
+    Event,
     Failure,
     ProcessorCall,
     ProcessorOutput,
@@ -118,6 +119,10 @@ APPLIED = [
     RowsApplied(processor="disallowed_tokens", rows=2),
     RowsApplied(processor=DIGEST, display_name="Ban (sha256:5d41402abc4b)", rows=1),
 ]
+EVENTS = [
+    Event(slot=5, processor="thinking_budget", name="budget_hit", position=3, values=b'{"at":1024}'),
+    Event(slot=5, position=3, left_out=2, draft_offset=4),
+]
 # A row of every kind of edit; row 3 has two edits.
 EDITS = Edits(
     rows=int32(0, 1, 2, 3, 3),
@@ -186,6 +191,8 @@ STEP = {
     "draft_counts": int32(0, 2),
     "draft_token_ids": int32(40, 41),
 }
+# Both drafts of request 1 follow its history.
+STEP_WITH_TREE = {**STEP, "draft_parents": int32(-1, -1)}
 STEP_WITHOUT_DRAFTS = {name: STEP[name] for name in list(STEP)[:4]}
 DEVICE_MEMORY = {
     "memory_handle": bytes(range(64)),
@@ -232,10 +239,12 @@ GOLDEN: dict[str, dict[str, Message]] = {
                         "base_length": 4,
                         "new_token_ids": int32(9),
                         "draft_token_ids": int32(3, 5),
+                        "draft_parents": int32(-1, -1),
                         "rows": [{"draft_offset": 1, "edits": {}, "before": BEST, "after": BEST}, {}],
                         "greedy": True,
                         "unfinished": True,
                         "error": "out of range",
+                        "events": EVENTS,
                     },
                 },
                 {"session_id": 7, "request_ended": {"key": 1}},
@@ -302,6 +311,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
             },
         ),
         "step with drafts": _frame(3, step=STEP),
+        "step with a tree of drafts": _frame(3, step=STEP_WITH_TREE),
         "step without drafts": _frame(4, step=STEP_WITHOUT_DRAFTS),
         "edits": _reply(
             3,
@@ -314,6 +324,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "ended_admissions": 1,
                 "later_edits": [EDITS, DENIALS],
                 "should_move": True,
+                "events": EVENTS,
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -327,6 +338,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [SKIPPED],
                 "applied": APPLIED,
                 "all_denied_rows": int32(1, 3),
+                "events": EVENTS,
             },
         ),
         "logits edited in place": _reply(7, logits={}),
@@ -344,7 +356,9 @@ GOLDEN: dict[str, dict[str, Message]] = {
     },
     "apply": {
         "request": ApplyRequest(logits=INLINE, requests=[REQUEST], num_tokens_in_batch=1),
-        "response": ApplyResponse(logits=INLINE, failures=[FAILED, SKIPPED], applied=APPLIED, all_denied_rows=int32(0)),
+        "response": ApplyResponse(
+            logits=INLINE, failures=[FAILED, SKIPPED], applied=APPLIED, all_denied_rows=int32(0), events=EVENTS
+        ),
     },
     "load": {
         "request": GetLoadRequest(),

@@ -105,6 +105,8 @@ BIAS_WITHOUT_VALUES = Edits(rows=bytes(4), kinds=b"\x04", offsets=column([0, 1])
         RecordedEvent(request_stepped=RequestStepped(new_token_ids=b"abc")),
         RecordedEvent(request_stepped=RequestStepped(draft_token_ids=b"abc")),
         stepped(0, 0, rows=[RecordedRow(draft_offset=-1)]),
+        RecordedEvent(request_stepped=RequestStepped(draft_token_ids=bytes(4), draft_parents=bytes(4))),
+        RecordedEvent(request_stepped=RequestStepped(draft_token_ids=bytes(4), draft_parents=b"\xff" * 8)),
         stepped(0, 0, rows=[RecordedRow(edits=BIAS_WITHOUT_VALUES)]),
         stepped(0, 0, rows=[RecordedRow(edits=Edits(kinds=b"\x01"))]),
         stepped(0, 0, rows=[RecordedRow(before=TopLogits(ids=b"abc"))]),

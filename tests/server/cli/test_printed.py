@@ -263,13 +263,7 @@ def test_top(shown: Shown, logitport: Any, is_stored: Any) -> None:
         stop.set()
         thread.join()
     assert ended.status == described.status == 1
-    is_stored(
-        "top",
-        ended.out,
-        (r"\b\d+\.\d\b(?!%)", "RATE"),
-        (r"\b\d/64", "N/64"),
-        *WORKERS,
-    )
+    is_stored("top", ended.out, (r"\b\d+\.\d\b(?!%)", "RATE"), (r"\b\d/64", "N/64"), *WORKERS)
     first, lost = json.loads(described.out)["servers"]
     assert first["state"] == "serving"
     assert first["steps_per_second"] > 0

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import RunningServer
 
-COMMANDS = [
-    ("status",),
-    ("top", "--once"),
-    ("sessions", "list"),
-    ("processors", "list"),
-]
+COMMANDS = [("status",), ("top", "--once"), ("sessions", "list"), ("processors", "list")]
 every_command = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 
 

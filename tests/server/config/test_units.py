@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from logitport_server.config.units import (
-    Milliseconds,
-    OrOff,
-    Seconds,
-    Size,
-    accepts_off,
-    format_duration,
-    format_size,
-)
+from logitport_server.config.units import Milliseconds, OrOff, Seconds, Size, accepts_off, format_duration, format_size
 
 
 class Options(BaseModel):

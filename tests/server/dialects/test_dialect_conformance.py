@@ -13,9 +13,7 @@ from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History,
 from logitport_session.dialects import Dialect, RequestContext, make_dialect
 from logitport_session.stubs.dynamo.logits_processing import BaseLogitsProcessor
 from logitport_session.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
-from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
-    LogitsProcessor as SlotLogitsProcessor,
-)
+from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -83,9 +83,7 @@ def test_an_invalid_id_names_the_processor() -> None:
     assert of_processor(error, "its name").message == error.message, "once"
 
 
-def test_the_traceback_of_an_installed_processor_is_logged_and_not_sent(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_traceback_of_an_installed_processor_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ValueError("mine")
     except ValueError as error:

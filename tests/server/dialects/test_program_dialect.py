@@ -38,19 +38,6 @@ def states_of(dialect: Dialect, params: list[dict[str, Any]], histories: list[Hi
     return States(dialect.start(context(history), each) for history, each in zip(histories, params, strict=True))
 
 
-def test_it_equals_the_runner() -> None:
-    verified = build.min_p()
-    dialect = ProgramDialect(verified, "min-p")
-    params = [{"min_p": row / 10} for row in range(6)]
-    states = states_of(dialect, params)
-    for _ in range(2):
-        logits, expected = random_logits(6), random_logits(6)
-        Runner().apply(verified, expected, slice(None), params)
-        assert dialect.process(states, logits) is logits
-        assert torch.equal(logits, expected)
-        assert not dialect.failed
-
-
 def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are padded for the rows of a part only."""
     write = build.Writer()
@@ -92,20 +79,6 @@ def test_histories_grow_and_are_cut_back() -> None:
 def test_only_programs_that_read_histories_follow_drafts() -> None:
     assert ProgramDialect(build.min_p(), "x").takes_drafts
     assert not ProgramDialect(build.repetition_penalty(4), "x").takes_drafts
-
-
-def test_single_rows_fail() -> None:
-    write = build.Writer()
-    logits = write("logits")
-    write("divide", logits, write.parameter("by"))
-    zero = Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0)
-    dialect = ProgramDialect(write.verified(zero, name="divides"), "x")
-    logits_ = dialect.process(states_of(dialect, [{"by": 2.0}, {"by": 0.0}, {}]), torch.zeros(3, VOCAB))
-    assert list(dialect.failed) == [1]
-    assert "returned NaN" in str(dialect.failed[1])
-    assert not logits_[[0, 2]].isnan().any()
-    dialect.process(states_of(dialect, [{}]), torch.zeros(1, VOCAB))
-    assert not dialect.failed
 
 
 @pytest.mark.parametrize("params", [{}, {"min_p": 2.0}, {"min_p": "x"}, {"min_p": 0.5, "other": 1}])

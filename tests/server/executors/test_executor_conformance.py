@@ -16,18 +16,17 @@ from logitport import (
     EditRequest,
     History,
     InvalidArgument,
-    PayloadError,
     ProcessorFailed,
     RowEdits,
     StateLost,
 )
+from logitport.core.row_events import read_values
 from logitport.edits import EditKind
 from logitport_builtins import BUILTIN_EDITS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.processor_sources.source import Source
 from tests.tiers import examples
-from tests.toy_processors import RaisesInInit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     Ship = Callable[..., Source]
 
 VOCAB = 1024
-INF = float("inf")
 OPERATIONS = st.lists(st.one_of(st.integers(0, VOCAB - 1), st.sampled_from(["step", "cut", "rebuild"])), max_size=12)
 
 
@@ -235,6 +233,27 @@ def test_edits_arrive_unchanged(executor: Executor, ship: Ship, kind: str) -> No
     assert not row_edits[1]
 
 
+class Reports(EditProcessor):
+    """Reports events, also more than are kept, and raises for one of its requests."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        for index in range(request.params["events"]):
+            edits.event("seen", index=index, text="é\\")
+        if request.params.get("boom"):
+            raise ValueError("boom")
+
+
+def test_events_arrive_with_their_rows(executor: Executor, ship: Ship) -> None:
+    dialect = executor.load(ship(Reports))
+    requests = [TrackedRequest(dialect, [1], {"events": count}) for count in (0, 1, 6)]
+    dialect.edit([one.state for one in requests])
+    found = [(row, event.name, event.left_out) for row, event in dialect.events]
+    assert found == [(1, "seen", 0), *[(2, "seen", 0)] * 4, (2, "", 2)]
+    assert read_values("seen", dialect.events[4][1].values) == {"index": 3, "text": "é\\"}
+    dialect.edit([requests[0].state])
+    assert not dialect.events
+
+
 def test_errors_of_one_request(executor: Executor, ship: Ship) -> None:
     dialect = executor.load(ship(DeniesHistory))
     with pytest.raises(InvalidArgument, match="bad is not good"):
@@ -327,11 +346,6 @@ def test_state_in_the_instance(executor: Executor, ship: Ship) -> None:
     assert process(second, torch.zeros(1, VOCAB), other)[0, 0] == 1  # each loaded processor has its own instance
     with pytest.raises(StateLost):
         first.check_rebuildable(request.state)
-
-
-def test_a_class_that_cannot_be_instantiated(executor: Executor, ship: Ship) -> None:
-    with pytest.raises(PayloadError, match=r"RaisesInInit raised .*no table"):
-        executor.load(ship(RaisesInInit))
 
 
 def test_loads_are_counted(executor: Executor, ship: Ship) -> None:

@@ -226,11 +226,7 @@ def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source
 
 @pytest.mark.parametrize(("quick_part", "opened"), [(math.inf, 1), (-1.0, 2)], ids=["quick", "slow"])
 def test_an_admission_beside_other_requests_opens_no_gpu_until_it_has_calls(
-    gpu_server: GpuServer,
-    ship: Callable[..., Source],
-    monkeypatch: pytest.MonkeyPatch,
-    quick_part: float,
-    opened: int,
+    gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, quick_part: float, opened: int
 ) -> None:
     monkeypatch.setattr(admission_runner, "_QUICK_PART", quick_part)
     running = gpu_server.dialect(ship(DoubleInPlace))

@@ -19,14 +19,7 @@ import orjson
 import pytest
 import torch
 
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    History,
-    LogitportError,
-    ProcessorFailed,
-    RowEdits,
-)
+from logitport import CustomLogitProcessor, EditProcessor, History, LogitportError, ProcessorFailed, RowEdits
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
 from logitport_server.executors.calls.worker import Deadlines, Worker

@@ -22,7 +22,7 @@ from logitport_server.principal_process.report_messages import MetricsReport
 from logitport_server.tracing import span_queue
 from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.span_queue import SpanQueue
-from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS, STEP_BOUNDS
+from logitport_session.telemetry.time_buckets import PROCESSOR_BOUNDS, STEP_BOUNDS
 from tests.event_loops import on_loop
 from tests.recorded_metrics import samples
 from tests.server.front_door.joined import joined, value
@@ -187,3 +187,16 @@ def test_processes_import_only_what_they_need(modules: str, unwanted: str) -> No
     code = f"import sys, {modules}; print(*({{*{unwanted.split()!r}}} & {{*sys.modules}}))"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+
+
+# Each takes memory of an idle server. The processes that compute import them, and share the zygote's.
+COMPUTES = {"dill", "logitport_builtins", "numpy", "torch"}
+
+
+def test_the_front_door_imports_nothing_that_computes() -> None:
+    code = (
+        "import sys, logitport_server.cli.serve, logitport_server.command_line, logitport_server.processes.single, "
+        "logitport_server.server; print(*sys.modules)"
+    )
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not COMPUTES & set(imported.stdout.split())

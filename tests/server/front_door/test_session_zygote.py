@@ -84,7 +84,7 @@ async def fork() -> None:
     forks = threading.Thread(target=principal_zygote._PrincipalZygote(channel, nothing, nothing).run, daemon=True)
     sleeper = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - `close` kills it
     requested = SessionZygote(nothing, LaunchedZygote(sleeper, ours), _SETTINGS, {})
-    channel.send(messages.Prepared(device="cpu"))
+    channel.send(messages.Prepared(device="cpu", installed=[]))
     forks.start()
     try:
         await requested.start()
@@ -144,7 +144,7 @@ async def played(
     requested = SessionZygote(nothing, zygotes.launch(), _SETTINGS, {})
     try:
         if starts:
-            zygotes.zygotes[0].send(messages.Prepared(device="cpu"))
+            zygotes.zygotes[0].send(messages.Prepared(device="cpu", installed=[]))
             await requested.start()
         yield requested, zygotes
     finally:
@@ -164,7 +164,7 @@ async def test_a_zygote_that_does_not_answer_is_replaced(
         refused = await asyncio.gather(*(requested.fork("anna") for _ in range(3)), return_exceptions=True)
         assert {type(error) for error in refused} == {ServerUnavailable}
         assert zygotes.processes[0].poll() is not None
-        (await zygotes.launched(1)).send(messages.Prepared(device="cpu"))
+        (await zygotes.launched(1)).send(messages.Prepared(device="cpu", installed=[]))
         forking = asyncio.ensure_future(requested.fork("anna"))
         await zygotes.answer_fork()
         assert (await forking).process_id == zygotes.processes[1].pid
@@ -198,7 +198,7 @@ async def test_callers_do_not_learn_why_a_zygote_refuses_its_setup(
         assert "operators" not in str(refused.value)
         with pytest.raises(ServerUnavailable, match="try again"):  # the next launch is delayed
             await requested.fork("anna")
-        (await asyncio.wait_for(zygotes.launched(2), 30.0)).send(messages.Prepared(device="cpu"))
+        (await asyncio.wait_for(zygotes.launched(2), 30.0)).send(messages.Prepared(device="cpu", installed=[]))
         forking = asyncio.ensure_future(requested.fork("anna"))
         await zygotes.answer_fork()
         await forking

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import logitport_builtins
 from logitport import AccessDenied, LimitExceeded
 from logitport.core import compiled
+from logitport.core.row_events import BUILTIN_EVENTS
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, SessionLoads
@@ -88,8 +91,43 @@ def labels(metrics: Metrics) -> set[str]:
 
 
 @pytest.mark.slow
+def test_events_are_counted_by_name(metrics: Metrics) -> None:
+    events = [common_pb2.Event(name=name) for name in ("budget_hit", "seen", "budget_hit", "")]
+    for reply in (processing_pb2.StepEdits(events=events), processing_pb2.ApplyResponse(events=events[:1])):
+        report_step(metrics, reply)
+    assert value(metrics, "logitport_events_total", event="budget_hit") == 3
+    assert value(metrics, "logitport_events_total", event="seen") == 1
+    assert value(metrics, "logitport_events_total", event="") is None
+
+
+def test_names_of_events_create_a_bounded_number_of_series(metrics: Metrics) -> None:
+    for principal in range(20):
+        events = [common_pb2.Event(name=f"e{principal}_{number}") for number in range(100)]
+        report_step(metrics, processing_pb2.StepEdits(events=events), f"p{principal}")
+    metrics.add_report("alice", Counts(events={"negative": -5}))
+    (family,) = (one for one in metrics.registry.collect() if one.name == "logitport_events")
+    samples = {one.labels["event"]: one.value for one in family.samples if one.name.endswith("_total")}
+    assert len(samples) <= 257
+    assert sum(samples.values()) == 2000
+    assert samples["(others)"] >= 20 * (100 - 32)
+
+
+def test_names_of_authors_do_not_hide_the_events_of_built_ins(metrics: Metrics) -> None:
+    names = [*(f"e{number}" for number in range(100)), *BUILTIN_EVENTS]
+    report_step(metrics, processing_pb2.StepEdits(events=[common_pb2.Event(name=name) for name in names]), "alice")
+    for name in BUILTIN_EVENTS:
+        assert value(metrics, "logitport_events_total", event=name) == 1
+
+
+def test_the_events_of_built_ins_are_known() -> None:
+    folder = Path(logitport_builtins.__file__).parent
+    names = {name for file in folder.rglob("*.py") for name in re.findall(r'\.event\("(\w+)"', file.read_text())}
+    assert names == set(BUILTIN_EVENTS)
+
+
 def test_installed_processors_keep_their_labels() -> None:
-    metrics = Metrics(["thinking_budget", "our:Own"])
+    metrics = Metrics()
+    metrics.processors.set_installed(["thinking_budget", "our:Own"])
     for number in range(3000):
         report_step(metrics, applied(f"Ban{number}"), f"principal {number % 100}")
     for name in ("thinking_budget", "our:Own"):

@@ -14,7 +14,7 @@ import pytest
 from logitport_server.config import ServerConfig
 from logitport_server.http_pages.status_pages import Health
 from logitport_server.processes import supervisor as module
-from logitport_server.processes.server_report import Report, ServerLoad
+from logitport_server.processes.server_report import ServerLoad, ServerReport
 from logitport_server.processes.supervisor import Rules, Supervisor
 from tests.conftest import environment
 from tests.waiting import wait_until
@@ -32,7 +32,7 @@ REFUSED = "import sys; print('a line', file=sys.stderr); sys.exit('logitport: ca
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + READY
 PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, end_seconds=100.0)
 CONFIG = ServerConfig(listen="127.0.0.1:1", metrics_listen="127.0.0.1:2")
-REPORT = Report("127.0.0.1:1", "127.0.0.1:2")
+REPORT = ServerReport("127.0.0.1:1", "127.0.0.1:2")
 
 
 class FakeChecks:
@@ -65,7 +65,7 @@ class Supervised:
         self.thread.start()
 
     @property
-    def report(self) -> Report:
+    def report(self) -> ServerReport:
         return self.supervisor.report
 
     def wait_for(self, state: str, besides: int = -1) -> int:

@@ -21,27 +21,11 @@ NAMES = [
     *("../x/y", "../../etc/passwd", "team/../x", "team/..", "team/.", "team/x/..", "./team/x", "team//x", "team/x/"),
     *("/team/x", "/etc/passwd", "//team/x", "~/x", "team/~", "team/$HOME", "team/x\0", "\0team/x", "team/x\0.json"),
     *("team\\x", "..\\x\\y", "C:/x", "C:\\x", "\\\\host\\share\\x", "team/x:../y", "team/x:/y", "team/x:", "team/:v"),
-    *(
-        "file:///etc/passwd",
-        "http://host/x",
-        "team/x?y",
-        "team/x#y",
-        "team/%2e%2e/x",
-        "team/..%2fx",
-        "team/x;y",
-        "team/*",
-    ),
+    *("file:///etc/passwd", "http://host/x", "team/x?y", "team/x#y", "team/%2e%2e/x", "team/..%2fx", "team/x;y"),
+    "team/*",
     *("team/x\n", "team/\nx", "team/x\r", " team/x", "team/x ", "team/ x", "-team/x", "team/-x", ".team/x", "team/.x"),
-    *(
-        "Team/x",
-        "team/X",
-        "t\u00e9am/x",
-        "team/\uff0e\uff0e/x",
-        "team/\u2025/x",
-        "\u0430team/x",
-        "team/x\u202e",
-        "team\u2215x",
-    ),
+    *("Team/x", "team/X", "t\u00e9am/x", "team/\uff0e\uff0e/x", "team/\u2025/x", "\u0430team/x", "team/x\u202e"),
+    "team\u2215x",
     *("team/x:v1:v2", "team", "x", "/", "", ".", "..", "a/" * 64 + "a", "team/" + "x" * 124),
     *(":x", "0123456789abcdef" * 4),
 ]
@@ -63,18 +47,15 @@ def registry(tmp_path: Path) -> Iterator[LocalRegistry]:
     store.close()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name])
-def test_no_such_name_is_bound(registry: LocalRegistry, name: str) -> None:
-    with pytest.raises(InvalidArgument, match="namespace/name"):
-        registry.register(IDLE, name, replace=False)
-    assert all(name not in info.names for info in registry.describe_all())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_such_name_is_looked_up(registry: LocalRegistry, name: str) -> None:
-    for call in (registry.describe, registry.delete):
-        with pytest.raises(NotFound):
-            call(name)
-    for by in ("name", "digest", "builtin"):
-        with pytest.raises(NotFound):
-            registry.resolve(common_pb2.Processor(**{by: name}))
+def test_no_such_name_is_bound_or_looked_up(registry: LocalRegistry) -> None:
+    for name in NAMES:
+        if name:
+            with pytest.raises(InvalidArgument, match="namespace/name"):
+                registry.register(IDLE, name, replace=False)
+        for call in (registry.describe, registry.delete):
+            with pytest.raises(NotFound):
+                call(name)
+        for by in ("name", "digest", "builtin"):
+            with pytest.raises(NotFound):
+                registry.resolve(common_pb2.Processor(**{by: name}))
+    assert [[*info.names] for info in registry.describe_all() if not info.builtin] == [["team/idle"]]

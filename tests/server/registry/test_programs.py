@@ -125,7 +125,7 @@ def test_an_installed_program() -> None:
     assert (info.digest, list(info.names), info.size_bytes) == ("", ["min_p"], 0)
     source = registry.resolve(named(builtin="min_p"))
     assert (source.key, source.program, source.domain) == ("min_p", MIN_P, None)
-    assert registry.is_fast("min_p")
+    assert registry.installed.is_fast("min_p")
     assert "min_p" in [name for info in registry.describe_all() for name in info.names]
 
 

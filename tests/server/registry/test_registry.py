@@ -226,26 +226,6 @@ OPERATOR = Principal("operator", frozenset({ADMIN}))
 ENGINE = Principal("engine", frozenset({APPLY}))
 
 
-def test_unshared_processors_of_other_principals_are_invisible() -> None:
-    registry = make_registry()
-    digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
-    for by in (named(name="alice/x"), named(digest=digest)):
-        assert registry.resolve(by, ALICE).domain == TrustDomain("alice", Party("alice"))
-        with pytest.raises(NotFound):
-            registry.resolve(by, BOB)
-    for processor in ("alice/x", digest):
-        for refused in (registry.describe, registry.delete):
-            with pytest.raises(NotFound) as unshared:
-                refused(processor, BOB)
-            with pytest.raises(NotFound) as missing:
-                refused(processor.replace("a", "b"), BOB)
-            assert str(unshared.value).replace(processor, "?") == str(missing.value).replace(
-                processor.replace("a", "b"), "?"
-            )
-    assert len(registry.describe_all(BOB)) == len(BUILTINS)
-    assert registry.describe_all(ALICE)[-1].owner == "alice"
-
-
 def test_a_name_belongs_to_the_principal_that_bound_it_first() -> None:
     registry = make_registry()
     digest = registry.register(ONE, "team/x", ALICE, replace=False).digest
@@ -258,17 +238,6 @@ def test_a_name_belongs_to_the_principal_that_bound_it_first() -> None:
     assert len(registry.describe_all(OPERATOR)) == len(BUILTINS) + 1
     registry.delete("team/x", ALICE)
     assert registry.register(TWO, "team/x", BOB, replace=False).owner == "bob"
-
-
-def test_the_same_payload_of_two_principals_is_two_registrations() -> None:
-    registry = make_registry()
-    digest = registry.register(ONE, "alice/x", ALICE, replace=False).digest
-    assert list(registry.register(ONE, "bob/x", BOB, replace=False).names) == ["bob/x"]
-    assert registry.resolve(named(digest=digest), BOB).domain == TrustDomain("bob", Party("bob"))
-    assert registry.delete(digest, ALICE) == ["alice/x"]
-    assert registry.resolve(named(name="bob/x"), BOB).key == digest
-    with pytest.raises(NotFound):
-        registry.resolve(named(digest=digest), ALICE)
 
 
 def test_shared_processors_are_visible_to_all_but_deleted_by_their_owner_only() -> None:

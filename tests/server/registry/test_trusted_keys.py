@@ -105,23 +105,6 @@ def test_removing_a_key_disables_its_processors(registry: LocalRegistry, keys: T
         registry.resolve(common_pb2.Processor(name="team/one"))
 
 
-def test_changed_files_are_reloaded(keys: TrustedKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Kubernetes replaces files, and sends no signal."""
-    shipped = payload.parse(payload.sign(ONE, OTHER_KEY))
-    trust(tmp_path, OTHER_KEY, "other.pub")
-    keys.refresh()
-    keys.check(shipped)
-    (tmp_path / "other.pub").unlink()
-    keys.refresh()
-    with pytest.raises(PayloadError):
-        keys.check_current(shipped)
-    (tmp_path / "new.pub").write_text("nonsense")
-    for _ in range(3):
-        keys.refresh()
-    keys.check(payload.parse(SIGNED))
-    assert caplog.text.count("cannot reload the trusted keys") == 1
-
-
 def test_a_name_from_the_store_is_checked(keys: TrustedKeys) -> None:
     """A writer of the store with the fleet's key could otherwise give any signed payload any name."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20, trusted_keys=keys)

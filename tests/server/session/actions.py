@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, LogitportError, RowEdits
+from logitport.core.drafts import Drafts
 from logitport.ops import apply_edits
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
@@ -68,7 +69,8 @@ def process(
         logits = logits_of(len(rows))
     placed = [Row(at, *(row if isinstance(row, tuple) else (row,))) for at, row in enumerate(rows)]
     outcome = StepOutcome()
-    run(Rows(placed), drafts or {}, VOCAB, logits if here else None, outcome, StepTime(60.0))
+    trees = {request: Drafts(ids) for request, ids in (drafts or {}).items()}
+    run(Rows(placed), trees, VOCAB, logits if here else None, outcome, StepTime(60.0))
     if not here:
         apply_edits(outcome.pack(VOCAB), logits)
     return logits, outcome

@@ -57,11 +57,6 @@ def test_one_request_is_refused_and_the_others_are_served(apply_with_toys: Apply
     assert not logits[2].any()
 
 
-def test_rows_with_all_ids_denied_are_reported(apply_with_toys: Apply) -> None:
-    requests = [Request([1], processors=DENY), Request(range(VOCAB), processors=DENY)]
-    assert apply_with_toys(message_of(torch.zeros(2, VOCAB), requests)).all_denied_rows == b"\1\0\0\0"
-
-
 def test_an_empty_message(apply_with_toys: Apply) -> None:
     response = apply_with_toys(message_of(torch.zeros(0, VOCAB), []))
     assert list(response.logits.shape) == [0, VOCAB]

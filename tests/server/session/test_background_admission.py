@@ -97,26 +97,6 @@ def test_the_columns_of_a_frame_with_several_requests(open_engine: Any, submitte
     assert engine.failures(reply) == {1: (InvalidArgument, False), 3: (InvalidArgument, False)}
 
 
-@pytest.mark.parametrize(
-    ("processors", "error"),
-    [([("Unknown", {}), *ADD], NotFound), ([("Checked", {"refuse": 1})], InvalidArgument)],
-)
-def test_the_errors_are_those_of_a_synchronous_admission(
-    open_engine: Any, submitted: Any, processors: Any, error: type[LogitportError]
-) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    engine.registry.toys["Checked"] = Checked
-    with pytest.raises(error) as synchronous:
-        engine.add(0, processors)
-    engine.begin_add(0, processors)
-    submitted.run()
-    (ended,) = engine.send_add(in_background=True).ended
-    assert ended.error.message == synchronous.value.message
-    assert ended.error.processor == synchronous.value.processor
-    assert (len(engine.session), engine.session.pending) == (0, 0)
-    engine.add(0, DENY, generation=1)
-
-
 def test_other_frames_report_nothing(open_engine: Any, submitted: Any) -> None:
     """An engine that knows nothing of the background, or adds histories again, gets no reports."""
     engine = open_engine(VOCAB, submit=submitted)
@@ -124,12 +104,6 @@ def test_other_frames_report_nothing(open_engine: Any, submitted: Any) -> None:
     submitted.run()
     assert list(engine.send_add(in_background=False).ended) == []
     assert engine.poll() == {(0, 0): None}
-
-
-def test_without_threads_everything_is_admitted_at_once(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    _, reply = engine.begin_add(0, ADD)
-    assert (reply.pending, reply.reads_logits) == (b"", b"\1")
 
 
 def test_pending_chains_take_limited_memory(open_engine: Any, submitted: Any) -> None:
@@ -184,27 +158,6 @@ def test_a_request_in_use_is_replaced_at_once(open_engine: Any, submitted: Any) 
     assert engine.process(1)[0][0, 0] == 1
 
 
-def test_a_reused_slot_gets_the_right_request(open_engine: Any, submitted: Any) -> None:
-    engine = open_engine(VOCAB, submit=submitted)
-    first, _ = engine.begin_add(0, ADD, tenant="a")
-    with pytest.raises(InvalidArgument, match="generation 0"):
-        engine.add(0, DENY, generation=1)
-    assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (InvalidArgument, False)}
-    work, end = submitted.begin()
-    engine.remove(engine.unknown(0, 5))
-    assert engine.session.pending == 1, "another generation"
-    engine.remove(first)
-    second, _ = engine.begin_add(0, COUNT, generation=1, tenant="b")
-    work()
-    end()
-    assert engine.poll() == {}, "the first one was removed"
-    submitted.run()
-    assert engine.poll() == {(0, 1): None}
-    assert engine.failures(engine.step({first: []})) == {0: (NotFound, False)}
-    assert engine.failures(engine.step({second: []})) == {}
-    assert engine.process(1)[0][0, 0] == 1
-
-
 @pytest.mark.parametrize("in_background", [True, False])
 def test_the_same_generation_again_replaces_a_pending_request(
     open_engine: Any, submitted: Any, in_background: bool
@@ -222,11 +175,29 @@ def test_the_same_generation_again_replaces_a_pending_request(
     assert engine.process(1)[0][0, 0] == 1
 
 
+def test_a_removed_request_that_is_being_admitted_is_not_reported(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted)
+    first, _ = engine.begin_add(0, ADD, tenant="a")
+    work, end = submitted.begin()
+    engine.remove(first)
+    engine.begin_add(0, COUNT, generation=1, tenant="b")
+    work()
+    end()
+    assert engine.poll() == {}
+    submitted.run()
+    assert engine.poll() == {(0, 1): None}
+    assert engine.failures(engine.step({first: []})) == {0: (NotFound, False)}
+
+
 def test_a_refused_replacement_leaves_the_pending_request(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     known, _ = engine.begin_add(0, ADD)
     with pytest.raises(InvalidArgument):
         engine.add(0, ADD, [VOCAB])
+    with pytest.raises(InvalidArgument, match="generation 0"):
+        engine.add(0, DENY, generation=1)
+    assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (InvalidArgument, False)}
+    engine.remove(engine.unknown(0, 5))
     submitted.run()
     assert engine.poll() == {(0, 0): None}
     assert engine.failures(engine.step({known: []})) == {}

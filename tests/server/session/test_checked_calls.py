@@ -20,16 +20,12 @@ from tests.server.conftest import EngineRequest
 VOCAB = 10
 PARAMS: dict[str, dict[str, Any]] = {
     "disallowed_tokens": {"token_ids": [1, 2]},
-    "thinking_budget": {
-        "thinking_budget": 2,
-        "thinking_start_ids": [1],
-        "thinking_end_ids": [2],
-        "newline_id": 4,
-    },
+    "thinking_budget": {"thinking_budget": 2, "thinking_start_ids": [1], "thinking_end_ids": [2], "newline_id": 4},
     "no_repeat_ngram": {"ngram_size": 2, "whitelist_token_ids": [3]},
     "bad_words": {"bad_words_ids": [[1, 2], [3]]},
     "frequency_penalty": {"frequency_penalty": 0.5},
     "logit_bias": {"logit_bias": {"1": 2.0}},
+    "loop_guard": {"action": "deny_next", "repeats": 2, "min_length": 4, "plain_repeats": 2},
     "min_tokens": {"min_tokens": 2, "stop_token_ids": [1]},
     "presence_penalty": {"presence_penalty": 0.5},
 }

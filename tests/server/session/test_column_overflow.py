@@ -12,7 +12,6 @@ from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, 
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
 from logitport_session.engine_session import session_admissions, session_steps
-from logitport_session.engine_session.apply import apply
 
 VOCAB = 64
 LARGEST, SMALLEST = 2**31 - 1, -(2**31)
@@ -29,6 +28,7 @@ VALID = {
     "base_lengths": int32(2, 2),
     "history_crcs": struct.pack("<2I", *[zlib.crc32(int32(*PROMPT))] * 2),
 }
+DRAFTS = {"draft_counts": int32(2, 1), "draft_token_ids": int32(1, 2, 3)}
 # Frames that are refused as a whole.
 REFUSED: dict[str, dict[str, bytes]] = {
     "new ids: counts that add up to 2**32, which is 0 in 32 bits": {
@@ -51,6 +51,16 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "drafts: fewer than counted": {"draft_counts": int32(1, 1), "draft_token_ids": int32(1)},
     "drafts: counts of some requests": {"draft_counts": int32(1), "draft_token_ids": int32(1)},
     "drafts: more than the session was opened for": {"draft_counts": int32(5, 0), "draft_token_ids": int32(*[1] * 5)},
+    "parents without drafts": {"draft_parents": int32(-1)},
+    "parents: fewer than drafts": {**DRAFTS, "draft_parents": int32(-1, 0)},
+    "parents: more than drafts": {**DRAFTS, "draft_parents": int32(-1, 0, -1, 0)},
+    "parents: half a number": {**DRAFTS, "draft_parents": int32(-1, 0, -1)[:-1]},
+    "a draft that is its own parent": {**DRAFTS, "draft_parents": int32(0, 0, -1)},
+    "a parent after its child": {**DRAFTS, "draft_parents": int32(1, -1, -1)},
+    "a parent of another request": {**DRAFTS, "draft_parents": int32(-1, 0, 1)},
+    "a parent below -1": {**DRAFTS, "draft_parents": int32(-1, -2, -1)},
+    "the largest parent": {**DRAFTS, "draft_parents": int32(-1, 0, LARGEST)},
+    "the smallest parent": {**DRAFTS, "draft_parents": int32(SMALLEST, 0, -1)},
     "rows of a request that is not in the step": {"row_requests": int32(0, 2)},
     "rows of the largest request": {"row_requests": int32(LARGEST)},
     "rows of a request below 0": {"row_requests": int32(-1)},
@@ -132,12 +142,3 @@ def test_slots_outside_the_session(engine: Any, slot: int) -> None:
     assert [type(from_proto(failure.error)) for failure in reply.failures] == [InvalidArgument]
     engine.session.remove(processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0)))
     assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2
-
-
-@pytest.mark.parametrize(("shape", "each"), [([2**31 - 1, 1], 2**31 - 1), ([2**28, 1], 2**28), ([2**20, VOCAB], 2**20)])
-def test_rows_of_a_stateless_call_without_logits_are_limited(open_engine: Any, shape: list[int], each: int) -> None:
-    message = processing_pb2.ApplyRequest(
-        logits={"datatype": "FP32", "shape": shape}, requests=[{}], num_tokens_in_batch=each
-    )
-    with pytest.raises(LimitExceeded):
-        apply(message, lambda opening: open_engine(opening.vocab_size).session)

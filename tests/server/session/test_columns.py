@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import InvalidArgument, LimitExceeded, Request
+from logitport.core.drafts import Drafts
 from logitport.session import Handle
 from logitport.session.steps.step_frame import place_rows, step_frame
 from logitport_proto import processing_pb2
@@ -29,7 +30,7 @@ def read(frame: processing_pb2.Step) -> tuple[StepLayout, StepColumns]:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> tuple[dict[Handle, list[int]], dict[Handle, list[int]], list[Any] | None]:
+def steps(draw: st.DrawFn) -> tuple[dict[Handle, list[int]], dict[Handle, Drafts], list[Any] | None]:
     """Valid arguments of Session.step."""
     slots = draw(st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=6))
     handles = [
@@ -37,7 +38,9 @@ def steps(draw: st.DrawFn) -> tuple[dict[Handle, list[int]], dict[Handle, list[i
         for slot in slots
     ]
     new_ids = {handle: draw(IDS) for handle in handles}
-    drafts = {handle: draw(IDS) for handle in handles if draw(st.booleans())}
+    ids = {handle: draw(IDS) for handle in handles if draw(st.booleans())}
+    parents = {handle: [draw(st.integers(-1, at - 1)) for at in range(len(each))] for handle, each in ids.items()}
+    drafts = {handle: Drafts(each, parents[handle] if draw(st.booleans()) else ()) for handle, each in ids.items()}
     rows = None
     if handles and draw(st.booleans()):
         every = [(handle, offset) for handle in handles for offset in range(1 + len(drafts.get(handle, ())))]
@@ -47,7 +50,7 @@ def steps(draw: st.DrawFn) -> tuple[dict[Handle, list[int]], dict[Handle, list[i
 
 @given(steps())
 def test_the_server_reads_the_columns_that_the_client_writes(
-    step: tuple[dict[Handle, list[int]], dict[Handle, list[int]], list[Any] | None],
+    step: tuple[dict[Handle, list[int]], dict[Handle, Drafts], list[Any] | None],
 ) -> None:
     new_ids, drafts, rows = step
     placed = place_rows(new_ids, drafts, rows)
@@ -60,7 +63,13 @@ def test_the_server_reads_the_columns_that_the_client_writes(
     assert list(columns.base_lengths) == [len(handle.history) for handle in handles]
     assert list(columns.history_crcs) == [handle.history.crc() for handle in handles]
     assert [list(ids) for ids in columns.new_token_ids] == list(new_ids.values())
-    assert [list(ids) for ids in columns.draft_token_ids] == [drafts.get(handle, []) for handle in handles]
+    assert [list(ids) for ids in columns.draft_token_ids] == [list(drafts.get(handle, ())) for handle in handles]
+    assert [handle for handle, each in zip(handles, layout.draft_parents, strict=True) if each] == (
+        [handle for handle in handles if drafts.get(handle)] if any(each.parents for each in drafts.values()) else []
+    )
+    for handle, parents in zip(handles, layout.draft_parents, strict=True):
+        if handle in drafts and drafts[handle].parents:
+            assert parents == drafts[handle].parents
     assert not any(columns.invalid)
 
 
@@ -90,7 +99,20 @@ def test_optional_columns() -> None:
     assert read(nothing_new)[1].new_token_ids == [(), ()]
 
 
-@pytest.mark.parametrize("column", ["slots", "generations", "draft_counts", "row_requests", "row_draft_offsets"])
+def test_parents_of_drafts() -> None:
+    drafts = {"draft_counts": int32(2, 3), "draft_token_ids": int32(9, 8, 7, 6, 5), "row_draft_offsets": b""}
+    chains, trees = read(frame(**drafts))[0], read(frame(**drafts, draft_parents=int32(-1, -1, -1, 0, 0)))[0]
+    assert (chains.draft_parents, chains.draft_depths) == (((), ()), (2, 3))
+    assert (trees.draft_parents, trees.draft_depths) == (((-1, -1), (-1, 0, 0)), (1, 2))
+    with pytest.raises(
+        InvalidArgument, match=r"draft_parents\[3\] is 1, of draft 1 of request 1 of the step; send .* in \[0, 1\)"
+    ):
+        read(frame(**drafts, draft_parents=int32(-1, -1, -1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    "column", ["slots", "generations", "draft_counts", "draft_parents", "row_requests", "row_draft_offsets"]
+)
 def test_a_layout_is_identified_by_its_columns(column: str) -> None:
     before = StepLayout.columns(frame())
     assert before == StepLayout.columns(frame(base_lengths=int32(9, 9), new_token_ids=int32(1, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,13 +24,20 @@ from logitport import (
 )
 from logitport.core import tensors
 from logitport.ops import apply_edits
+from logitport.payload import Payload, Signature
 from logitport_programs.program import Parameter, Program
 from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.runtime.program_runner import Runner
 from logitport_programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
+from logitport_session.dialects.program_dialect import ProgramDialect
 from logitport_session.engine_session import session_steps
+from logitport_session.processor_sources.source import Source
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
+from logitport_session.requests.loaded_processors import LoadedProcessors
 from logitport_session.steps import step as step_module
+from logitport_session.steps.engine_programs import write_programs
+from logitport_session.trust.principals import ANONYMOUS
 from tests.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
 
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOCAB = 10
-INF = float("inf")
 MIN_P, PENALTY, TEMPERATURE = build.min_p(), build.repetition_penalty(3), build.temperature()
 PROGRAMS = {verified.program.digest: verified for verified in (MIN_P, PENALTY, TEMPERATURE)}
 P = ("min_p", {"min_p": 0.3})
@@ -156,20 +163,6 @@ def test_the_server_runs_the_programs(open_session: Any, chain: Any, options: An
     _, processed = engine.process(1)
     assert {one.rows for one in processed.applied} == {1}
     assert len(processed.applied) == len(chain)
-
-
-def test_edits_are_split_by_the_programs_before_them(open_session: Any) -> None:
-    engine = open_session()
-    mixed, _ = admit(engine, 0, deny(1), P, deny(2), deny(3), R, deny(4))
-    program_last, _ = admit(engine, 1, deny(5), deny(6), P)
-    program_first, _ = admit(engine, 2, T, deny(7))
-    without, _ = admit(engine, 3, deny(8), deny(9))
-    step = engine.step({mixed: [], program_last: [], program_first: [], without: []})
-    assert denied(step.edits, 4) == [[1], [5, 6], [], [8, 9]]
-    assert [denied(edits, 4) for edits in step.later_edits] == [[[2, 3], [], [7], []], [[4], [], [], []]]
-    step = engine.step({program_last: [], without: []})
-    assert denied(step.edits, 2) == [[5, 6], [8, 9]]
-    assert len(step.later_edits) == 0, "no edits follow a program"
 
 
 def test_rows_without_an_allowed_id_are_those_of_all_edits(open_session: Any) -> None:
@@ -304,25 +297,6 @@ def test_an_admission_in_the_background(open_session: Any, submitted: Any) -> No
     assert denied(step.later_edits[0], 2) == [[], [9]]
 
 
-@pytest.mark.parametrize("runs_programs", [False, True])
-@pytest.mark.parametrize(
-    ("chain", "vocab_size", "error"),
-    [
-        ([("min_p", {"min_p": 2})], VOCAB, InvalidArgument),
-        ([("min_p", {})], VOCAB, InvalidArgument),
-        ([("top_k", {})], 3, InvalidArgument),
-    ],
-)
-def test_refused_requests(
-    open_session: Any, runs_programs: bool, chain: Any, vocab_size: int, error: type[Exception]
-) -> None:
-    engine = open_session(runs_programs=runs_programs, vocab_size=vocab_size)
-    engine.registry.toys["top_k"] = build.top_k()
-    with pytest.raises(error):
-        engine.add(0, chain)
-    assert len(engine.session) == 0
-
-
 def test_a_row_that_fails_on_the_server(open_session: Any) -> None:
     engine = open_session(runs_programs=False)
     write = build.Writer()
@@ -393,3 +367,38 @@ def test_programs_that_do_not_fit_into_a_reply(open_session: Any) -> None:
     with pytest.raises(LimitExceeded, match="--max-message-bytes"):
         get(engine, *[MIN_P.program.digest] * number)
     assert len(get(engine, *[MIN_P.program.digest] * (number // 2))) == number // 2
+
+
+SIGNATURE = Signature("0" * 64, "", 1 << 32, bytes(64))
+
+
+def test_a_request_has_its_own_signature_for_a_program_that_others_ship_too() -> None:
+    sent: list[Signature | None] = []
+
+    def resolve(*_: Any) -> Source:
+        shipped = Payload(
+            TEMPERATURE.program.to_bytes(), TEMPERATURE.program.digest, signature=sent[-1], is_program=True
+        )
+        return Source(TEMPERATURE.program.digest, payload=shipped, program=TEMPERATURE)
+
+    def load(source: Source) -> ProgramDialect:
+        assert source.program is not None
+        return ProgramDialect(source.program, source.display_name, source.signature)
+
+    registry: Any = SimpleNamespace(resolve=resolve)
+    executor: Any = SimpleNamespace(load=load)
+    loaded = LoadedProcessors(registry, executor, ANONYMOUS)
+    found = []
+    for signature in (None, SIGNATURE, None, SIGNATURE):
+        sent.append(signature)
+        found.append(loaded.load(common_pb2.Processor(), "", 0))
+    assert [dialect.signature for dialect in found] == sent
+    assert found[:2] == found[2:]
+
+    requests = [
+        ActiveRequest(slot, 0, History([1]), [ChainEntry(dialect.for_engine() or dialect, None)], skip=False)
+        for slot, dialect in enumerate(found[:3])
+    ]
+    reply = processing_pb2.Programs()
+    write_programs(requests, [TEMPERATURE.program.digest], 1 << 20, reply)
+    assert b'"expires"' in reply.signatures[0]

@@ -95,9 +95,9 @@ def huge_step(chain: list[tuple[str, dict[str, object]]], prompt: range, *, in_c
 @pytest.mark.parametrize("in_core", [False, True])
 def test_rows_that_deny_the_only_id_left(in_core: bool) -> None:
     closing = {"thinking_budget": 0, "thinking_start_ids": [1], "thinking_end_ids": [2]}
-    for denied, rows in (([2], list(range(ROWS))), ([3, LARGEST_VOCAB - 1], [])):
-        chain = [("ThinkingBudget", closing), ("DisallowedTokens", {"token_ids": denied})]
-        reply = huge_step(chain, range(1, 2), in_core=in_core)
+    for prompt, rows in ((range(2, 0, -1), list(range(ROWS))), (range(1, 2), [])):
+        chain = [("ThinkingBudget", closing), ("NoRepeatNGram", {"ngram_size": 1})]
+        reply = huge_step(chain, prompt, in_core=in_core)
         assert np.frombuffer(reply.all_denied_rows, "<i4").tolist() == rows
 
 

@@ -37,7 +37,7 @@ def test_invalid_values_at_opening_are_refused(
 
 @pytest.mark.parametrize(("requested", "granted"), [(0, 4), (3, 3), (9, 4)])
 def test_max_requests_is_the_smaller_of_both_limits(open_engine: Any, requested: int, granted: int) -> None:
-    assert open_engine(VOCAB, max_requests=requested, max_requests_per_session=4).session.max_requests == granted
+    assert open_engine(1, max_requests=requested, max_requests_per_session=4).session.max_requests == granted
 
 
 DENY = [("DenyHistory", {})]

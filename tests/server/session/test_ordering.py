@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from logitport import History
+from logitport.core.drafts import Drafts
 from logitport_session.dialects import Dialect
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows
@@ -16,7 +17,7 @@ from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from logitport_session.dialects import RequestContext
 
@@ -67,13 +68,14 @@ def requests(chains: Sequence[str], calls: Calls) -> list[ActiveRequest]:
     return made
 
 
-def step(chains: Sequence[str], drafts: dict[int, list[int]]) -> tuple[Calls, torch.Tensor, StepOutcome]:
+def step(chains: Sequence[str], drafts: Mapping[int, Sequence[int]]) -> tuple[Calls, torch.Tensor, StepOutcome]:
     calls: Calls = []
     made = requests(chains, calls)
     rows = [(request, offset) for request in made for offset in range(1 + len(drafts.get(request.slot, [])))]
     logits, outcome = torch.zeros(len(rows), VOCAB), StepOutcome()
     placed = Rows(Row(at, *row) for at, row in enumerate(rows))
-    run(placed, {made[slot]: ids for slot, ids in drafts.items()}, VOCAB, logits, outcome, StepTime(60.0))
+    trees = {made[slot]: ids if isinstance(ids, Drafts) else Drafts(ids) for slot, ids in drafts.items()}
+    run(placed, trees, VOCAB, logits, outcome, StepTime(60.0))
     assert all(len(request.history) == 1 for request in made)
     assert all(entry.dialect.drafts == () for request in made for entry in request.chain)
     return calls, logits[:, 0], outcome
@@ -100,6 +102,14 @@ def test_other_processors_are_called_once_per_draft_offset() -> None:
         ("p3", [[0, 5]], []),
     ]
     assert logits.tolist() == [((0 * 2 + 1) * 2 + 2) * 2 + 3] * 2
+
+
+def test_a_tree_is_walked_depth_first_and_each_draft_is_appended_once() -> None:
+    calls, _, _ = step(["p1 t2"], {0: Drafts([5, 6, 7, 8], [-1, -1, 0, 0])})
+    assert calls == [
+        *[("p1", [[0, *path]], []) for path in ((), (5,), (5, 7), (5, 8), (6,))],
+        ("t2", [[0]] * 5, [(), (5,), (6,), (5, 7), (5, 8)]),
+    ]
 
 
 @pytest.mark.parametrize(

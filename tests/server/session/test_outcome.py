@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from logitport import History, ProcessorFailed
+from logitport import History
 from logitport.core.edits import EditKind, Edits, RowEdits
 from logitport_session.requests.active_request import ActiveRequest
 from logitport_session.steps.grouping import Group, Row
@@ -89,18 +89,3 @@ def test_edits_of_several_processors_are_packed_in_order(
     assert denied_ids(outcome.pack(VOCAB)) == [(0, [0]), (1, [0, 1]), (1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2, "key of two": 2}
     assert outcome.names == {"key of one": "one", "key of two": "two"}
-
-
-@pytest.mark.parametrize("form", [as_rows, as_columns])
-def test_a_failed_request_has_no_edits(requests: list[ActiveRequest], form: Form) -> None:
-    outcome = StepOutcome([group_result(requests, "one", [1, 3], form), group_result(requests, "two", [1], form)])
-    outcome.fail(requests[1], ProcessorFailed("it did"))
-    assert denied_ids(outcome.pack(VOCAB)) == [(3, [0, 1, 2, 3])]
-    assert outcome.applied == {"key of one": 1}
-
-
-@pytest.mark.parametrize("form", [as_rows, as_columns])
-def test_rows_with_all_ids_denied(requests: list[ActiveRequest], form: Form) -> None:
-    outcome = StepOutcome([group_result(requests, "one", [0, 2], form)])
-    assert outcome.all_denied(3) == [2]
-    assert outcome.all_denied(VOCAB) == []

@@ -21,18 +21,21 @@ from logitport.processors import EditRequest
 from logitport_builtins import BadWords, BannedStrings, DisallowedTokens, LogitBias
 from logitport_builtins.by_text.automaton import Automaton
 from logitport_builtins.dry.processor import Dry
+from logitport_builtins.loop_guard.processor import LoopGuard
 from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
 from logitport_programs.request_tokens import TokenCounts
 from logitport_server.config import ServerConfig
-from logitport_session.dialects import make_dialect
+from logitport_session.dialects import RequestContext, make_dialect
 from logitport_session.dialects.edit_dialect import EditDialect
 from logitport_session.dialects.program_dialect import _BYTES_PER_COUNTED_ID
 from logitport_session.requests import principal_memory
 from logitport_session.requests.principal_memory import (
     _HISTORY_BYTES_PER_ID,
     _MAX_LOANS,
+    _PHASE_BYTES_PER_OUTPUT_ID,
+    _VIEW_BYTES_PER_ID,
     PrincipalMemory,
     begin_charge,
     charge_by_loan,
@@ -60,6 +63,8 @@ BUILTINS = [
     (FrequencyPenalty, {"frequency_penalty": 1.0}),
     (NoRepeatNGram, {"ngram_size": 3}),
     (Dry, {"dry_multiplier": 1.0}),
+    (LoopGuard, {"action": "deny_next"}),
+    (LoopGuard, {"action": "end_thinking", "min_length": 0, "thinking_start_ids": [1], "thinking_end_ids": [2]}),
     (ThinkingBudget, {"thinking_budget": 5, "thinking_start_ids": [1], "thinking_end_ids": [2]}),
 ]
 DISTINCT = np.random.default_rng(0).permutation(20_000).astype(np.int32)
@@ -83,7 +88,9 @@ def measured(make: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("ids", HISTORIES.values(), ids=HISTORIES)
-@pytest.mark.parametrize(("builtin", "params"), BUILTINS, ids=[each.__name__ for each, _ in BUILTINS])
+@pytest.mark.parametrize(
+    ("builtin", "params"), BUILTINS, ids=[f"{each.__name__} {index}" for index, (each, _) in enumerate(BUILTINS)]
+)
 @pytest.mark.slow
 def test_the_bound_of_a_state_is_an_upper_bound(builtin: Any, params: dict[str, Any], ids: Any) -> None:
     """For a state that was built from a history, and then followed it."""
@@ -103,6 +110,22 @@ def test_the_bound_of_a_state_is_an_upper_bound(builtin: Any, params: dict[str, 
     length = half + 200
     capacity = length + length // 4
     assert measured(follow) <= (bytes_per_id + _HISTORY_BYTES_PER_ID) * capacity + (64 << 10)
+
+
+def test_the_bound_of_phases_is_an_upper_bound() -> None:
+    """For an output that consists of tags, of a processor that holds in a phase. It has a view of the history."""
+    tags = {"thinking_start_ids": [1], "thinking_end_ids": [2]}
+    params = {"token_ids": [5], "phase": "answer", "phase_tags": tags}
+    dialect = make_dialect(DisallowedTokens, "disallowed_tokens", shipped=False)
+    whole = History([], HISTORIES["tags"])
+
+    def start() -> EditRequest:
+        state: EditRequest = dialect.start(RequestContext("request", whole, {}, VOCAB), params)
+        return state
+
+    start()  # imports
+    bytes_per_id = _PHASE_BYTES_PER_OUTPUT_ID + _VIEW_BYTES_PER_ID
+    assert measured(start) <= bytes_per_id * len(whole) + (16 << 10)
 
 
 @pytest.mark.parametrize(("builtin", "params"), LONG_PARAMS, ids=[each.__name__ for each, _ in LONG_PARAMS])
@@ -253,6 +276,15 @@ def test_an_admission_over_the_limit_is_refused(open_engine: Any) -> None:
     assert not engine.failures(engine.step({first: [5]}))
     engine.remove(first)
     engine.add(1, PENALTY, [1] * 10_000)
+
+
+def test_a_long_prompt_of_phased_processors_is_refused(open_engine: Any) -> None:
+    """Each keeps a view of the history, which takes a fifth of the limit."""
+    tags = {"thinking_start_ids": [1], "thinking_end_ids": [2]}
+    phased = ("DisallowedTokens", {"token_ids": [5], "phase": "answer", "phase_tags": tags})
+    engine = open_engine(VOCAB, DisallowedTokens, max_principal_memory=32 << 20)
+    engine.remove(engine.add(0, [phased] * 4, range(1 << 20)))
+    refusal(engine, 0, [phased] * 8, range(1 << 20))
 
 
 def test_parameters_over_the_limit_are_refused(open_engine: Any) -> None:

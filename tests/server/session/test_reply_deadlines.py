@@ -55,4 +55,4 @@ INSTALLED = [(BUILTINS, True), ({**BUILTINS, "tests.AddOne": AddOne}, False)]
 def test_which_processors_are_installed(installed: dict[str, Any], only_builtins: bool) -> None:
     policy = PayloadPolicy(allow_shipped=False, max_bytes=1)
     registry = LocalRegistry(policy, max_registered=1, max_owned=1, installed=installed)
-    assert registry.has_only_builtins == only_builtins
+    assert registry.installed.has_only_builtins == only_builtins

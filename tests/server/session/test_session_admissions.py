@@ -97,17 +97,6 @@ def test_an_occupied_slot_is_refused(open_engine: Any) -> None:
         engine.add(0, DENY, generation=1)
 
 
-def test_a_reused_slot_starts_with_new_state(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    old = engine.add(0, DENY, [1, 2])
-    engine.step({old: [3]})
-    engine.remove(old)
-    new = engine.add(0, DENY, [7], generation=1)
-    reply = engine.step({new: []})
-    assert engine.denied(reply, 1) == [[7]]
-    assert engine.failures(engine.step({old: []})) == {0: (NotFound, False)}
-
-
 def test_replayed_requests_are_counted(open_engine: Any) -> None:
     """Those with ids that were generated before, and those that are added again."""
     engine = open_engine(VOCAB)
@@ -169,7 +158,7 @@ def test_a_request_over_a_limit_fails_alone(open_engine: Any, requested: dict[st
 
 def test_an_error_abbreviates_a_long_name(open_engine: Any) -> None:
     with pytest.raises(NotFound) as raised:
-        open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
+        open_engine(VOCAB).add(0, [("x" * (1 << 16), {})])
     assert len(str(raised.value)) + len(raised.value.processor) < 5000
 
 

@@ -10,8 +10,6 @@ import torch
 from logitport import (
     CustomLogitProcessor,
     InvalidArgument,
-    LogitportError,
-    NotFound,
     ProcessorFailed,
     Request,
     StateLost,
@@ -29,60 +27,6 @@ DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", 
 def test_a_request_without_processors(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     assert engine.denied(engine.step({engine.add(0, []): [1]}), 1) == [[]]
-
-
-def test_rows_with_all_ids_denied_are_reported(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    full, other = engine.add(0, DENY, range(VOCAB)), engine.add(1, DENY, range(VOCAB - 1))
-    assert engine.step({other: [], full: []}).all_denied_rows == int32(1)
-
-
-def test_a_batch_that_changes_after_equal_steps(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    first, second = engine.add(0, DENY, [1]), engine.add(1, DENY, [2])
-    for token_id in (3, 4):
-        engine.step({first: [token_id], second: [token_id]})
-    assert engine.denied(engine.step({first: [5], second: [5]}), 2) == [[1, 3, 4, 5], [2, 3, 4, 5]]
-    assert engine.denied(engine.step({first: [6]}), 1) == [[1, 3, 4, 5, 6]]
-    engine.remove(first)
-    reply = engine.step({first: [7], second: [7]})
-    assert engine.failures(reply) == {0: (NotFound, False)}
-    again = engine.add(0, DENY, [9], generation=1)
-    assert engine.denied(engine.step({again: [], second: [8]}), 2) == [[9], [2, 3, 4, 5, 7, 8]]
-
-
-@pytest.mark.parametrize(
-    "break_it",
-    [
-        lambda known: known.history.append(9),  # the server has missed an id
-        lambda known: known.history.clear(),  # a history that ends inside the prompt
-        lambda known: known.history.__setitem__(-1, 9),  # another id
-    ],
-    ids=["longer", "shorter than the prompt", "other ids"],
-)
-@pytest.mark.parametrize("on_error", ["abort", "skip"])
-def test_a_history_that_differs_needs_sync_and_can_be_sent_again(
-    open_engine: Any, break_it: Any, on_error: Any
-) -> None:
-    engine = open_engine(VOCAB)
-    known, other = engine.add(0, DENY, [1, 2], on_error=on_error), engine.add(1, DENY, [5])
-    engine.step({known: [3], other: []})
-    correct = list(known.history)
-    break_it(known)
-    reply = engine.step({known: [4], other: [6]})
-    assert engine.failures(reply) == {0: (LogitportError, on_error == "skip")}
-    assert engine.denied(reply, 2) == [[], [5, 6]]
-    known.history = [*correct, 4]
-    engine.add_again(known)
-    assert engine.denied(engine.step({known: [7]}), 1) == [[1, 2, 3, 4, 7]]
-
-
-def test_a_rewind_to_other_ids_needs_sync(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    known = engine.add(0, DENY, [1, 2])
-    engine.step({known: [3, 4, 5]})
-    known.history[2:] = [9, 9]
-    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
 
 
 def test_logits_are_requested_for_chains_that_read_them(open_engine: Any) -> None:
@@ -185,31 +129,6 @@ def test_drafts_of_chains_with_and_without_logits(open_engine: Any) -> None:
 DENY, ADD, COUNT = [("DenyHistory", {})], [("AddOutputs", {})], [("CountCalls", {})]
 
 
-@pytest.mark.parametrize("new", [[3], [2, 3], [3, 4], [2, 3, 4, 5]])
-@pytest.mark.parametrize("chain", [DENY, [*COUNT, *DENY]], ids=["logits-free", "after one with state"])
-def test_a_skipping_request_continues_after_a_token_that_fails(open_engine: Any, new: list[int], chain: Any) -> None:
-    """Only the state of the processor that failed is rebuilt. The other processors keep theirs."""
-    engine = open_engine(VOCAB)
-    counting = len(chain) == 2
-    wrong = engine.add(0, [*chain[:-1], ("DenyHistory", {"bomb": 3})], [1], on_error="skip")
-    right = engine.add(1, DENY, [6])
-    if counting:
-        engine.step({wrong: [], right: []})
-        engine.process(1)
-    reply = engine.step({wrong: new, right: [7]})
-    assert engine.failures(reply) == {0: (ProcessorFailed, True)}
-    assert engine.denied(reply, 2) == [[], [6, 7]]
-    reply = engine.step({wrong: [8], right: []})
-    assert engine.failures(reply) == {}
-    expected = [1, *new, 8]
-    if counting:
-        logits, edited = engine.process(1)
-        assert engine.failures(edited) == {}
-        assert logits[0].tolist() == [-INF if token_id in expected else 2.0 for token_id in range(VOCAB)]
-    else:
-        assert engine.denied(reply, 2)[0] == sorted(expected)
-
-
 def test_an_aborting_request_stays_failed(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     wrong = engine.add(0, [("DenyHistory", {"bomb": 3})])
@@ -231,22 +150,6 @@ def test_state_that_cannot_be_rebuilt_is_lost_by_a_rewind(open_engine: Any, on_e
     assert engine.process(1)[0][0, 0] == 2
     reply = engine.step({known: [4], other: [4]})
     assert engine.failures(reply) == {0: (StateLost, on_error == "skip")}, "the state was guessed"
-
-
-def test_a_request_keeps_the_processor_that_its_name_had_at_admission(open_engine: Any) -> None:
-    engine = open_engine(VOCAB)
-    toys = engine.registry.toys
-    toys["team/x"] = toys["AddOutputs"]
-    known = engine.add(0, [("team/x", {})], [1])
-    toys["team/x"] = toys["DenyHistory"]
-    known.history.append(2)
-    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
-    engine.add_again(known)
-    assert engine.step({known: []}).logits_rows == int32(0)
-    assert engine.process(1)[0][0, 0] == 1
-    del toys["team/x"]
-    engine.add_again(known)
-    assert engine.step({known: []}).logits_rows == int32(0)
 
 
 def test_admission_returns_the_digest_of_a_name_and_accepts_it_instead(open_engine: Any) -> None:

@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_rows_of_one_request_share_its_parameters_and_its_state(admission: Any) -> None:
-    """The same dict is passed once for each row, as with SGLang's num_tokens_in_batch."""
-    given: list[list[dict[str, Any]]] = []
-    request = admission(VOCAB)(
-        (LogitsAction(lambda logits, params: given.append(params) or logits), {"a": 1}), prompt=[4]
-    )
-    process([request, request])
-    assert given[0][0] is given[0][1]
-    assert given[0][0]["a"] == 1
-    assert list(given[0][0]["__req__"].origin_input_ids) == [4]
-
-
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (1, 2), (3,)])
 def test_adjacent_rows_are_passed_as_a_view(admission: Any, rows: tuple[int, ...]) -> None:
     admit = admission(VOCAB)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
+from logitport.core.drafts import Drafts
 from logitport.ops import apply_edits
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
@@ -175,7 +176,7 @@ def check(
         for request in specs
     ]
     rows = [Row(index, requests[at], offset) for index, (at, offset) in enumerate(placed)]
-    drafts = {request: spec.drafts for request, spec in zip(requests, specs, strict=True) if spec.drafts}
+    drafts = {request: Drafts(spec.drafts) for request, spec in zip(requests, specs, strict=True) if spec.drafts}
     logits, outcome = torch.tensor(before), StepOutcome()
     run(Rows(rows), drafts, VOCAB, logits if logits_are_here else None, outcome, StepTime(60.0))
     if not logits_are_here:

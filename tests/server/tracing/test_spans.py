@@ -15,13 +15,7 @@ import torch
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    ParentBasedTraceIdRatio,
-    Sampler,
-    TraceIdRatioBased,
-)
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
 from logitport.core import tensors

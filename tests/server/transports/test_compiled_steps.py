@@ -35,15 +35,6 @@ def test_the_reply_is_that_of_python(open_stream: Callable[..., SessionStream]) 
         assert data == expected.SerializeToString(deterministic=True)
 
 
-def test_both_ways_number_the_frames_of_one_stream(open_stream: Callable[..., SessionStream]) -> None:
-    stream = open_stream()
-    first = computed(stream, step(3))
-    assert stream.reply(step(3), "local") == first  # sent again: no second effect
-    assert Reply.FromString(stream.reply(step(5, base=2), "local")).HasField("error")
-    assert in_python(stream, step(4, base=2)).HasField("edits")
-    assert computed(stream, step(5, base=3)) is not None
-
-
 @pytest.mark.parametrize("zeros", [0, 1, 3, 4, 8])
 def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionStream], zeros: int) -> None:
     """Numbers with zeros at their end, of which it accepts as many as fit."""

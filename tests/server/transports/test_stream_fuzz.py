@@ -123,11 +123,7 @@ FRAMES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     skip_numbers=st.sets(st.integers(2, 12), max_size=1),
 )
 def test_no_frame_causes_an_internal_error(
-    open_engine: Any,
-    first: list[str],
-    frames: list[dict[str, Any]],
-    transport: str,
-    skip_numbers: set[int],
+    open_engine: Any, first: list[str], frames: list[dict[str, Any]], transport: str, skip_numbers: set[int]
 ) -> None:
     submitted = Submitted()
     engine = open_engine(VOCAB, max_draft_tokens=2, submit=submitted)

@@ -29,7 +29,7 @@ FAST = [law for law in LAWS if law != "worker"]
 )
 def test_it_accepts_processors_of_all_kinds(kind: str) -> None:
     correct = CORRECT[kind]
-    check(correct.processor, [correct.params], laws=FAST, max_examples=10)
+    check(correct.processor, [correct.params], laws=FAST, max_examples=4)
 
 
 def test_the_error_has_the_law_and_the_smallest_example() -> None:

@@ -55,10 +55,12 @@ class AdmissionTime:
 
     Args:
         session: the session of the admissions.
+        seconds: another time than `MAX_SECONDS`.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, seconds: float | None = None) -> None:
         self._session = session
+        self._seconds = MAX_SECONDS if seconds is None else seconds
         self._begin()
 
     def result(self, pending: PendingRequest) -> Handle:
@@ -80,14 +82,14 @@ class AdmissionTime:
                     break
         pending.cancel()  # raises if it is the server that does not reply
         raise ProcessorFailed(
-            f"its processors took more than {MAX_SECONDS:g} s to admit it again in the engine; move slow work from "
+            f"its processors took more than {self._seconds:g} s to admit it again in the engine; move slow work from "
             "validate_params and start to __init__",
             code=ProcessorFailed.TIMED_OUT,
         )
 
     def _begin(self) -> None:
         self._reconnects = self._session.reconnects
-        self._deadline = time.monotonic() + MAX_SECONDS
+        self._deadline = time.monotonic() + self._seconds
 
     def _has_reconnected(self) -> bool:
         return self._session.reconnects != self._reconnects

@@ -99,6 +99,10 @@ def _entry(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     if isinstance(entry, list | tuple) and len(entry) in {1, 2} and isinstance(entry[0], str):
         params = entry[1] if len(entry) == 2 else {}
         if isinstance(params, Mapping):
+            try:
+                entry[0].encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(f"{where}: the processor is not valid Unicode text: {error}") from None
             return entry[0], params
     raise InvalidArgument(f"{where}: {_FORM}")
 

@@ -72,8 +72,9 @@ class Breaker:
 
     def record_success(self) -> None:
         """Close the breaker and forget earlier failures."""
-        self._failure = None
-        self._backoff.reset()
+        if self._failure is not None:
+            self._failure = None
+            self._backoff.reset()
 
     def _open(self, error: BaseException, blocked_seconds: float) -> None:
         self._failure = error.with_traceback(None)  # a traceback would keep frames and their tensors alive
@@ -88,12 +89,13 @@ class SessionHolder:
 
     Attributes:
         session: None before first use and after the session is lost.
+        breaker: closed by its `record_success` after a step. Opening a session does not count as success.
     """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
         self._client: Client | None = None
-        self._breaker = Breaker()
+        self.breaker = Breaker()
         self.session: Session | None = None
 
     def ensure_open(self, options: Callable[[], Mapping[str, Any]]) -> Session:
@@ -103,17 +105,13 @@ class SessionHolder:
             LogitportError: as `Client.session`. During the pause after a failure, the earlier error: nothing is tried.
         """
         if self.session is None:
-            self.session = self._breaker.attempt(lambda: self._open(options()))
+            self.session = self.breaker.attempt(lambda: self._open(options()))
         return self.session
-
-    def record_success(self) -> None:
-        """Report that the session has done its work. Opening a session does not count as success."""
-        self._breaker.record_success()
 
     def discard(self, error: Exception) -> None:
         """Close a failed session. Does nothing without one, for example if `ensure_open` raised the error."""
         if self.session is not None:
-            self._breaker.record_failure(error, self._client.timeout if self._client else 0.0)
+            self.breaker.record_failure(error, self._client.timeout if self._client else 0.0)
             self.close()
 
     def close(self) -> None:

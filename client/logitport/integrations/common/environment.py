@@ -15,6 +15,7 @@ from logitport.client.embedded_server import TARGET as EMBEDDED
 from logitport.client.embedded_server import is_embedded, programs_folder
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import permitted_kinds, read_chain
+from logitport.integrations.common.request_keys import permitted_keys
 from logitport.integrations.common.tenants import tenant_function
 from logitport.servers.connection import Tls
 from logitport.system.variables import OF_THE_SDK, unread
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 TARGET, TLS, SERVER_NAME = "LOGITPORT_TARGET", "LOGITPORT_TLS", "LOGITPORT_TLS_SERVER_NAME"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
+REPORT = "LOGITPORT_REPORT"
 
 # Names of the files in a Kubernetes secret of type kubernetes.io/tls, as cert-manager writes it.
 _TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
@@ -55,6 +57,7 @@ def client() -> Client:
     """
     warn_about_misspelled()
     permitted_kinds()
+    permitted_keys()
     ops.check_variable()
     tenant_function()
     target = os.environ.get(TARGET) or EMBEDDED
@@ -118,6 +121,18 @@ def reconnect_seconds() -> float:
         InvalidArgument: the variable is not a number from 0.001 to 3600.
     """
     return _step_seconds(_RECONNECT_SECONDS)
+
+
+def reports() -> bool:
+    """Return whether an engine's responses show the reports of requests: LOGITPORT_REPORT, "on" (default) or "off".
+
+    Raises:
+        InvalidArgument: the variable has another value.
+    """
+    value = os.environ.get(REPORT) or "on"
+    if value not in {"on", "off"}:
+        raise InvalidArgument(f"{REPORT} is {value!r}; set it to on or off")
+    return value == "on"
 
 
 def _tls() -> Tls | None:

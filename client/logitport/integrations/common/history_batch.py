@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidArgument
+from logitport.errors import InvalidArgument, RequestsFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import Breaker, is_session_error
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from numpy.typing import NDArray
     from typing_extensions import Self
 
     from logitport.client.client import Client
     from logitport.integrations.common.chains import Chain
-    from logitport.session import Handle, Session
+    from logitport.report import Report
+    from logitport.session import Handle, PendingStep, Session
 
 
 class SequenceHook:
@@ -32,18 +32,26 @@ class SequenceHook:
         client: the connection; not closed by this object. None for one by the environment's variables, see
             `environment.client`.
         sequences: an empty mapping from the engine's keys to open sequences; each has a `close` method.
+        tokenizer_id: the model's tokenizer.
 
     Attributes:
-        steps, rows_applied, seconds: as documented by the hook.
+        steps, rows_applied, seconds, reports: as documented by the hook.
     """
 
-    def __init__(self, client: Client | None, sequences: MutableMapping[Any, Any]) -> None:
+    def __init__(self, client: Client | None, sequences: MutableMapping[Any, Any], tokenizer_id: str) -> None:
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
+        self._latest: HistoryBatch | None = None
         self._client = environment.client_of(self, client)
         self._breaker = Breaker()
         self._sequences = sequences
+        self._tokenizer_id = tokenizer_id
+
+    @property
+    def reports(self) -> list[Report]:
+        """The report of each row of the latest call, in the order of its rows. Empty before the first step."""
+        return [] if self._latest is None else self._latest.reports
 
     def close(self) -> None:
         """End all open sequences; the next call starts a new one. The client stays open."""
@@ -53,10 +61,31 @@ class SequenceHook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self, prompts: NDArray[np.int64], **options: Any) -> HistoryBatch:
+        """Open a session for these prompts, int64[rows, prompt_length], with options of `Client.session`."""
+        rows, tokenizer_id = len(prompts), self._tokenizer_id
+        session = self._breaker.attempt(
+            lambda: self._client.session(max_requests=rows, tokenizer_id=tokenizer_id, **options)
+        )
+        self._latest = HistoryBatch(session, prompts)
+        return self._latest
+
+    def _apply(self, pending: PendingStep, logits: Any, denied: Callable[[int], InvalidArgument]) -> None:
+        """Process logits in place, one row for each request of the step.
+
+        Raises:
+            RequestsFailed: a processor failed.
+            InvalidArgument: the processors of a row deny every id; `denied` makes the error.
+        """
+        result = pending.apply(logits, check=False)
+        if result.failures:
+            raise RequestsFailed(result.failures, result)
+        if result.all_denied_rows:
+            raise denied(result.all_denied_rows[0])
+        self.rows_applied.update(result.rows_applied)
 
     def _end(self, key: object) -> None:
         sequence = self._sequences.pop(key, None)
@@ -137,6 +166,11 @@ class HistoryBatch:
                 self.session.rewind(handle, handle.history.prompt_length + common)
             new_ids[handle] = outputs[row, common:].tolist()
         return new_ids
+
+    @property
+    def reports(self) -> list[Report]:
+        """The report of each row. Rows that change places keep theirs."""
+        return [handle.report for handle in self._handles]
 
     def close(self) -> None:
         """Close the session."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Used if the front end does not show its vocabulary size: larger than any model's.
 ANY_VOCAB_SIZE = 1 << 20
+_OPTIONS = {"transport": "grpc", "reconnect_seconds": 0.0}
 
 # How long an accepted chain is not tried again. If its processor is deleted meanwhile, the request fails later.
 _VALID_SECONDS = 60.0
@@ -70,7 +71,7 @@ class Trials:
 
         Args:
             request: the chain, the tenant, and what the chain reads of the sampling parameters.
-            options: of `Client.session`.
+            options: of `Client.session`, but for its connection.
 
         Raises:
             ProcessorFailed: the engine would wait too long for the chain.
@@ -88,15 +89,15 @@ class Trials:
         with self._lock:
             holder = self._idle.pop() if self._idle else SessionHolder(self._connect)
         try:
-            _admit(holder.ensure_open(lambda: options), request)
+            _admit(holder.ensure_open(lambda: {**options, **_OPTIONS}), request)
         except LogitportError as error:
             if is_session_error(error):
                 holder.discard(error)
             else:
-                holder.record_success()
+                holder.breaker.record_success()
             raise
         else:
-            holder.record_success()
+            holder.breaker.record_success()
             with self._lock:
                 self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
         finally:

@@ -6,12 +6,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.sglang import speculation
+from logitport.integrations.sglang.requests import plugin_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
+
+# The values of --speculative-algorithm whose drafts `eagle_sample` verifies, which the plugin patches.
+_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
 
 # Reasons to refuse a request that SGLang itself accepts.
 BEAMS = "beam search: SGLang passes processors only one beam of each request; use n instead"
@@ -25,23 +30,34 @@ def ranks_here() -> Ranks:
     return Ranks(get_parallel().attn_tp_group)
 
 
-def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:
+def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plugin: bool, verifies: bool) -> str:
     """Return why logitport gives wrong results on an engine with these options; "" if it does not.
 
     Args:
         option: returns one of SGLang's server arguments by name.
         delays_sampling: whether SGLANG_ENABLE_DELAY_SAMPLE is on.
+        has_plugin: whether logitport is also a plugin of this SGLang.
+        verifies: whether processors run where SGLang verifies drafts, see `speculation`.
     """
     algorithm = option("speculative_algorithm")
-    if algorithm is not None:
+    if algorithm is not None and not (verifies and algorithm in _PATCHED_ALGORITHMS):
         return (
             f"--speculative-algorithm {algorithm}: SGLang does not call processors for draft tokens, or does not pass "
-            "them the drafts; start SGLang without it"
+            f"them the drafts; start SGLang without it, or with logitport's plugin and one of "
+            f"{', '.join(_PATCHED_ALGORITHMS)}"
         )
-    if option("pp_size") > 1:
+    if algorithm is not None and option("speculative_adaptive"):
+        return "--speculative-adaptive: the number of draft tokens must not change; start SGLang without it"
+    if algorithm is not None and not option("disable_overlap_schedule"):
         return (
-            f"--pp-size {option('pp_size')}: only the last pipeline stage runs processors, and a request that it ends "
-            "would continue in the others; start SGLang with 1"
+            f"--speculative-algorithm {algorithm} with the overlap schedule: SGLang verifies drafts before the last "
+            "accepted ids have joined the histories; start SGLang with --disable-overlap-schedule"
+        )
+    if option("pp_size") > 1 and not has_plugin:
+        return (
+            f"--pp-size {option('pp_size')}: only the last pipeline stage runs processors, and without the plugin a "
+            "request that it ends continues in the other stages; set LOGITPORT_TARGET before SGLang starts, in all of "
+            "its processes"
         )
     if not option("disable_overlap_schedule") and not delays_sampling:
         return (
@@ -62,7 +78,12 @@ def unsupported_here() -> str:
         def option(name: str) -> Any:
             return get_parallel().pp_size if name == "pp_size" else published(name)
 
-        return unsupported(option, delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+        return unsupported(
+            option,
+            delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get(),
+            has_plugin=plugin_installed.is_set(),
+            verifies=speculation.installed(),
+        )
     except Exception as error:  # noqa: BLE001 - another version of SGLang may differ in any way
         return (
             f"the options of {engine_name()} cannot be read ({type(error).__name__}: {error}); 0.5.23 is known to work"
@@ -80,6 +101,11 @@ def engine_name() -> str:
 def published_names() -> dict[str, str]:
     """Return the options of a session that name the model and its tokenizer; "" for what SGLang does not publish."""
     return {"model_name": _published("served_model_name"), "tokenizer_id": _published("tokenizer_path")}
+
+
+def max_draft_tokens() -> int:
+    """Return how many draft tokens of a request SGLang verifies in one step; 0 without speculation."""
+    return max(0, int(_published("speculative_num_draft_tokens") or 0) - 1)  # SGLang counts the last sampled id, too
 
 
 def _published(name: str) -> str:

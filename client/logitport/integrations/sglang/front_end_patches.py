@@ -20,7 +20,7 @@ from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang.engine_options import BEAMS, engine_name, published_names
 from logitport.integrations.sglang.guard import REFUSED, names_hook
-from logitport.integrations.sglang.requests import plugin_installed
+from logitport.integrations.sglang.requests import check_custom_params, plugin_installed
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 trials = Trials()
-
-_NO_PROCESSOR = (
-    f'custom_params has "{KEY}", but the request has no custom_logit_processor, so it would have no effect; send '
-    "logitport.integrations.sglang.RemoteLogitProcessor.to_str() as custom_logit_processor"
-)
 
 
 def install() -> None:
@@ -58,11 +53,18 @@ def _wrap_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
         """Keep the headers of the request, because the checks get only its body. Try its chains first."""
         setattr(inputs, _HEADERS, () if request is None else request.headers.raw)
         output = generate(manager, inputs, request, *args, **keywords)
-        # Inputs for embeddings lack the attribute.
-        may_have_chain = getattr(inputs, "custom_logit_processor", None) or default_chain()
-        return _after_trials(output, manager, inputs) if may_have_chain else output
+        return _after_trials(output, manager, inputs) if _may_have_chain(inputs) else output
 
     return wrapped
+
+
+def _may_have_chain(inputs: Any) -> bool:
+    """Return whether inputs that are not normalized may have processors. Those for embeddings have none."""
+    if not hasattr(inputs, "custom_logit_processor"):
+        return False
+    params = inputs.sampling_params if isinstance(inputs.sampling_params, list) else [inputs.sampling_params]
+    given = inputs.custom_logit_processor or any(isinstance(one, dict) and one.get("custom_params") for one in params)
+    return bool(given or default_chain())
 
 
 async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs: Any) -> AsyncIterator[Any]:
@@ -99,7 +101,11 @@ def _wrap_normalize(normalize: Callable[[Any], None]) -> Callable[[Any], None]:
             return tenants.tenant_of(tenants.EngineRequest(headers, inputs))
 
         checked = [_check(string, params, tenant) for string, params in _per_request(inputs)]
-        inputs.sampling_params = checked if isinstance(inputs.sampling_params, list) else checked[0]
+        if isinstance(inputs.sampling_params, list):
+            inputs.custom_logit_processor = [string for string, _ in checked]
+            inputs.sampling_params = [params for _, params in checked]
+        else:
+            ((inputs.custom_logit_processor, inputs.sampling_params),) = checked
 
     return wrapped
 
@@ -113,28 +119,32 @@ def _per_request(inputs: Any) -> Iterator[tuple[Any, Any]]:
         yield from zip(strings if isinstance(strings, list) else [strings] * len(params), params, strict=False)
 
 
-def _check(serialized: str | None, sent: dict[str, Any] | None, tenant: Callable[[], str]) -> dict[str, Any] | None:
-    """Return the sampling parameters as the scheduler needs them: with the tenant, and the chain as text.
+def _check(
+    serialized: str | None, sent: dict[str, Any] | None, tenant: Callable[[], str]
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return processor and sampling parameters as the scheduler needs them: with the tenant, and the chain as text.
 
-    SGLang's messages hold no nested lists. A tenant that a client has sent is overwritten.
+    SGLang's messages hold no nested lists. A tenant that a client has sent is overwritten. A request that names a chain
+    and no processor gets the reference to the hook.
     """
     params = sent or {}
     custom_params = params.get("custom_params") or {}
     names_chain = custom_params.get(KEY) is not None
     if serialized and not names_hook(serialized):
         raise InvalidArgument(REFUSED)
+    check_custom_params(custom_params)
+    if names_chain:
+        serialized = serialized or RemoteLogitProcessor.to_str()
     if not serialized and not default_chain():  # with a default, the scheduler adds the processor to every request
-        if names_chain:
-            raise InvalidArgument(_NO_PROCESSOR)
-        return sent
-    if (serialized or names_chain) and (params.get("beam_width") or 1) > 1:
+        return serialized, sent
+    if serialized and (params.get("beam_width") or 1) > 1:
         raise InvalidArgument(BEAMS)
     changed = dict(custom_params)
     if names_chain:
         changed[KEY] = orjson.dumps(chain_of(custom_params), option=orjson.OPT_SERIALIZE_NUMPY).decode()
     if tenant() or tenants.KEY in custom_params:
         changed[tenants.KEY] = tenant()
-    return params if changed == custom_params else {**params, "custom_params": changed}
+    return serialized, params if changed == custom_params else {**params, "custom_params": changed}
 
 
 def _requests(inputs: Any) -> Iterator[Request]:
@@ -163,8 +173,6 @@ def _options(manager: Any) -> dict[str, Any]:
         **published_names(),
         "eos_token_ids": sorted(getattr(model, "hf_eos_token_id", None) or ()),
         "engine": f"{engine_name()}, front end",
-        "transport": "grpc",
-        "reconnect_seconds": 0.0,
     }
 
 

@@ -1,65 +1,50 @@
-"""Processes one step of SGLang's batch in the service."""
+"""Processes one step of SGLang's batch in the session."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import environment
-from logitport.integrations.common.admission_time import AdmissionTime, begin_together
-from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
+from logitport.integrations.common.chains import chain_of
+from logitport.integrations.common.circuit_breaker import SessionHolder
+from logitport.integrations.common.engine_step import EngineStep, OutputLists, leave_only
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.common.rows import rows_of
-from logitport.integrations.common.statuses import all_denied
+from logitport.integrations.sglang.draft_trees import NO_DRAFTS
 from logitport.integrations.sglang.engine_options import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
+    max_draft_tokens,
     published_names,
     ranks_here,
     unsupported_here,
 )
 from logitport.integrations.sglang.requests import (
-    TrackedRequest,
-    TrackedRequests,
+    SchedulerBatch,
+    SchedulerRequest,
     awaits_token,
+    check_custom_params,
     end,
     end_ids,
+    ending_id,
     new_ids,
     request_of,
+    tenant_in,
 )
-from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
     from logitport.client.client import Client
-    from logitport.core.edits import Edits
     from logitport.integrations.common.chains import Chain
-    from logitport.session import Handle, PendingStep, Session, StepResult
+    from logitport.integrations.sglang.draft_trees import DraftTree
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _HookResult:
-    """Result of a step, identical on every rank.
-
-    Attributes:
-        rows: rows of the logits that belong to requests with processors.
-        edits: edits of these rows, if edits are all that is needed.
-        in_place: whether the first rank modified its logits.
-        failures: the error of each failed request, by row.
-    """
-
-    rows: list[int] = field(default_factory=list)
-    edits: Edits | None = None
-    in_place: bool = False
-    failures: dict[int, LogitportError] = field(default_factory=dict)
 
 
 class Hook:
@@ -80,98 +65,168 @@ class Hook:
         refusal: str | None = None,
     ) -> None:
         self._refusal = unsupported_here() if refusal is None else refusal
+        self._default: Chain = ()
         try:
-            self._tracked = TrackedRequests(default())
+            self._default = default()
         except InvalidArgument as error:
-            self._tracked, self._refusal = TrackedRequests(()), str(error)
+            self._refusal = str(error)
         if self._refusal:
             _log.error("logitport refuses every request with processors: %s", self._refusal)
-        self._ranks = ranks or (Ranks() if self._refusal else ranks_here())
+        ranks = ranks or (Ranks() if self._refusal else ranks_here())
         self._holder = SessionHolder(connect)
+        self._options: dict[str, Any] = {}
+        self._batch = SchedulerBatch(self._holder, lambda: self._options, ranks, "SGLang")
+        # Requests that have started and not ended, by the identity of SGLang's.
+        self._tracked: dict[int, SchedulerRequest] = {}
+        # The last step, and the parameters of its rows. Empty if a row may join the next step.
+        self._step = EngineStep()
+        self._params: Sequence[Any] = []
+        # SGLang's requests of that step, and their output ids.
+        self._reqs: list[weakref.ref[Any]] = []
+        self._outputs = OutputLists()
 
-    def process(self, logits: torch.Tensor, custom_params: Sequence[Mapping[str, Any] | None]) -> None:
+    def process(
+        self,
+        logits: torch.Tensor,
+        custom_params: Sequence[Mapping[str, Any] | None],
+        trees: Mapping[int, DraftTree] | None = None,
+    ) -> dict[int, Any]:
         """Process float[rows, vocab_size] in place, and end requests that fail. Does not raise.
 
         Args:
             logits: one row for each of `custom_params`.
-            custom_params: each row's parameters, with SGLang's request under "__req__".
+            custom_params: each row's parameters, with SGLang's request under "__req__"; None for rows after a draft.
+            trees: the drafts of each request, by its first row, which its other rows follow.
+
+        Returns:
+            The rows after a draft in which processors deny every id, with SGLang's requests. Such a row ends its
+            request only if SGLang accepts the draft. Only the id that ends the request is left in it.
         """
-        reqs: dict[int, Any] = {}
+        if trees is not None or not self._repeat_step(custom_params):
+            self._step = self._build_step(logits, custom_params, trees or {})
+        step = self._step
+        if not step.requests:
+            self._batch.send_changes()
+            return {}
+        for request in self._batch.finish(step, logits):
+            end(cast("SchedulerRequest", request).req(), cast("LogitportError", request.error))
+        return {row: request.req() for row, request in step.denied.items()} if step.denied else {}
+
+    def _repeat_step(self, custom_params: Sequence[Mapping[str, Any] | None]) -> bool:
+        """Set the new ids of the last step again, if only one id has joined each request. Returns whether it did."""
+        try:
+            if not self._batch.is_steady(self._step) or [*custom_params] != self._params:
+                return False
+            newest = self._outputs.next_ids()
+            if not newest:
+                return False
+            for find_req, output_ids in zip(self._reqs, self._outputs.lists):  # noqa: B905
+                req: Any = find_req()
+                if req.output_ids is not output_ids:  # a retracted request may begin again, with another list
+                    return False
+                if req.to_finish or req.finished_reason is not None or req.inflight_middle_chunks > 0:
+                    return False
+            self._step.repeat(newest)
+        except Exception:  # noqa: BLE001 - a request that was dropped, or of another version: `_build_step` ends it
+            return False
+        return True
+
+    def _build_step(
+        self,
+        logits: torch.Tensor,
+        custom_params: Sequence[Mapping[str, Any] | None],
+        trees: Mapping[int, DraftTree],
+    ) -> EngineStep:
+        """Build the step from the rows of requests with processors that await a token."""
+        self._drop_ended()
+        rows, is_whole = self._rows(logits, custom_params, trees)
+        step, outputs = EngineStep(), []
+        for request, indices in rows.items():
+            if not request.chain and request.refusal is None:
+                continue
+            ids: list[int] = []
+            try:
+                req: Any = request.req()
+                self._check(request, req, indices)
+                if request.handle is None and request.error is None:
+                    if self._holder.session is None:
+                        self._options = _options(logits, req)
+                    self._batch.admit(request, request.to_admit)
+                ids = new_ids(req, request, self._batch)
+                outputs.append(req.output_ids)
+            except Exception as error:  # noqa: BLE001 - an exception would end the engine
+                self._batch.fail(request, error if isinstance(error, LogitportError) else _unreadable(error))
+            tree = trees.get(indices[0], NO_DRAFTS)
+            step.add(request, ids, *(index + node for index in indices for node in tree.nodes))
+            if tree.drafts:
+                step.drafts[request] = tree.drafts
+                if not tree.is_chain:
+                    step.draft_parents[request] = tree.parents
+        self._params = list(custom_params) if is_whole and not trees else []
+        self._reqs, self._outputs = [request.req for request in step.requests], OutputLists(outputs)
+        return step
+
+    def _check(self, request: SchedulerRequest, req: Any, rows: list[int]) -> None:
+        """Raise why the request cannot be processed."""
+        if request.refusal is not None:
+            raise request.refusal
+        refusal = self._refusal or (SEVERAL_ROWS if len(rows) > 1 else "")
+        if refusal or req.beam_group is not None:
+            raise InvalidArgument(refusal or BEAMS)
+
+    def _rows(
+        self,
+        logits: torch.Tensor,
+        custom_params: Sequence[Mapping[str, Any] | None],
+        trees: Mapping[int, DraftTree],
+    ) -> tuple[dict[SchedulerRequest, list[int]], bool]:
+        """Return the first rows of each request that awaits a token, and whether those are all requests of the batch.
+
+        A request has several such rows only if SGLang passes drafts in another way.
+        """
+        rows: dict[SchedulerRequest, list[int]] = {}
+        is_whole = True
         for row, params in enumerate(custom_params):
             req = request_of(params)
+            if req is None:
+                continue
             try:
-                if req is not None and awaits_token(req):
-                    reqs[row] = req
+                if awaits_token(req):
+                    rows.setdefault(self._track(req, cast("Mapping[str, Any]", params)), []).append(row)
+                else:
+                    is_whole = False
             except Exception as broken:  # noqa: BLE001 - an exception would end the engine
-                if self._tracked.may_have_chain(cast("Mapping[str, Any]", params)):
+                is_whole = False
+                if self._may_have_chain(cast("Mapping[str, Any]", params)):
                     end(req, _unreadable(broken))
-                    _force_end(logits[row], end_ids(req))
-        if not reqs:
-            return
-        result = self._ranks.share(
-            self._process_on_leader(logits, reqs, custom_params) if self._ranks.is_leader else None
-        )
-        if result.edits is not None:
-            with rows_of(logits, result.rows) as rows:
-                apply_edits(result.edits, rows)
-        elif result.in_place:
-            self._ranks.share_rows(logits)
-        for row, error in result.failures.items():
-            end(reqs[row], error)
-            _force_end(logits[row], end_ids(reqs[row]))
+                    leave_only(logits, [row + node for node in trees.get(row, NO_DRAFTS).nodes], ending_id(req))
+        return rows, is_whole
 
-    def _process_on_leader(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
-    ) -> _HookResult:
-        result = _HookResult()
-        refusal = self._refusal or (SEVERAL_ROWS if len(set(map(id, reqs.values()))) < len(reqs) else "")
-        active: dict[int, TrackedRequest] = {}
-        for row, req in reqs.items():
+    def _track(self, req: Any, custom_params: Mapping[str, Any]) -> SchedulerRequest:
+        """Return the tracked request, reading its chain at the first call."""
+        request = self._tracked.get(id(req))
+        if request is None or request.req() is not req:
+            request = self._tracked[id(req)] = SchedulerRequest(weakref.ref(req), ending_id=ending_id(req))
             try:
-                tracked = self._tracked.track(req, cast("Mapping[str, Any]", custom_params[row]))
-                if tracked.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
-                    raise InvalidArgument(why)
+                check_custom_params(custom_params)
+                request.chain, request.tenant = chain_of(custom_params, self._default), tenant_in(custom_params)
             except Exception as error:  # noqa: BLE001 - an exception would end the engine
-                result.failures[row] = error if isinstance(error, LogitportError) else _unreadable(error)
-            else:
-                if tracked.chain:
-                    active[row] = tracked
-        try:
-            self._tracked.drop_ended(self._holder.session)
-            if active:
-                self._step(logits, reqs, active, result)
-        except Exception as error:  # noqa: BLE001 - an exception would end the engine
-            failure = error if isinstance(error, LogitportError) else LogitportError(f"the hook failed: {error!r}")
-            _log.error("logitport: ending %d requests: %s", len(active), failure, exc_info=failure is not error)
-            self._tracked.mark_session_lost(failure)
-            self._holder.discard(failure)
-            result.edits, result.in_place = None, True
-            result.failures = dict.fromkeys(active, failure) | result.failures
-        return result
+                request.refusal = error
+        return request
 
-    def _step(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], active: Mapping[int, TrackedRequest], result: _HookResult
-    ) -> None:
-        """Process the rows of requests that have a chain. Raises if the session is unusable."""
-        session = self._holder.ensure_open(lambda: _options(logits, reqs[next(iter(active))]))
-        handles = _admit(session, active, result)
-        if not handles:
-            return
-        result.rows = list(handles)
-        sends_all = all(handle.sends_logits for handle in handles.values())
-        buffer = session.logits_buffer(len(handles)) if sends_all else None  # after the last request is added
-        pending = session.step({handle: new_ids(reqs[row], handle, session) for row, handle in handles.items()})
-        if any(handle.reads_logits for handle in handles.values()):
-            result.in_place = True
-            step_result = _apply(pending, logits, result.rows, buffer)
-        else:
-            result.edits = pending.edits(check=False)
-            step_result = cast("StepResult", pending.result)  # set, because the edits have arrived
-        self._holder.record_success()
-        rows = {handle: row for row, handle in handles.items()}
-        result.failures |= {rows[handle]: error for handle, error in step_result.failures.items()}
-        for index in step_result.all_denied_rows:
-            result.failures.setdefault(result.rows[index], all_denied("SGLang"))
+    def _drop_ended(self) -> None:
+        """Release requests that have ended, or that SGLang dropped."""
+        for key, request in list(self._tracked.items()):
+            req = request.req()
+            if req is None or req.finished():
+                self._batch.release(self._tracked.pop(key))
+
+    def _may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
+        """Return whether a request with these parameters has processors, or parameters that are wrong."""
+        try:
+            return bool(chain_of(custom_params, self._default))
+        except InvalidArgument:
+            return True
 
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
@@ -180,54 +235,12 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "vocab_size": logits.shape[-1],
         "dtype": logits.dtype,
         "device": str(logits.device),
+        "max_draft_tokens": max_draft_tokens(),
         **published_names(),
         "eos_token_ids": sorted(end_ids(req)),
         "engine": engine_name(),
         "reconnect_seconds": environment.reconnect_seconds(),
     }
-
-
-def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _HookResult) -> dict[int, Handle]:
-    """Return the handles of the requests. New ones are admitted at the same time, for a bounded time.
-
-    Raises if the session is unusable.
-    """
-    result.failures |= {row: tracked.lost for row, tracked in active.items() if tracked.lost is not None}
-    new = {row: it.request() for row, it in active.items() if it.handle is None and it.lost is None}
-    begun, errors = begin_together(session, new)
-    for row, error in errors.items():
-        if not isinstance(error, LogitportError):
-            raise error
-        result.failures[row] = error
-    limited = AdmissionTime(session)
-    for row, pending in begun.items():
-        try:
-            active[row].handle = limited.result(pending)
-        except LogitportError as error:
-            if is_session_error(error):
-                raise
-            result.failures[row] = error
-    return {row: it.handle for row, it in active.items() if it.handle is not None and row not in result.failures}
-
-
-def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buffer: torch.Tensor | None) -> StepResult:
-    """Finish a step on these rows of the logits, in place; through the buffer, if there is one."""
-    all_rows = len(rows) == len(logits)
-    selected = logits if all_rows else logits[rows]
-    if buffer is not None:
-        selected = buffer.copy_(selected)
-    step_result = pending.apply(selected, check=False)
-    if all_rows and selected is not logits:
-        logits.copy_(selected)
-    elif not all_rows:
-        logits[rows] = selected
-    return step_result
-
-
-def _force_end(row: torch.Tensor, ending: Collection[int]) -> None:
-    """Leave only the ids that end the request; any id if none is known."""
-    row[:] = -float("inf") if ending else 0.0
-    row[list(ending)] = 0.0
 
 
 def _unreadable(error: Exception) -> LogitportError:

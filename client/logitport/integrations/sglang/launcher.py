@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    os.environ.setdefault(TARGET, EMBEDDED)  # SGLang's processes inherit it: without it, the plugin is inactive
+    # SGLang's processes inherit it: without it, the plugin is inactive.
+    os.environ[TARGET] = os.environ.get(TARGET) or EMBEDDED
     load_plugins()
     if not guard.installed():
         sys.exit(

@@ -12,9 +12,10 @@ from logitport.integrations.common.environment import (
     TARGET,
     client,
     default_chain,
+    reports,
     warn_about_misspelled,
 )
-from logitport.integrations.sglang import front_end_patches, guard
+from logitport.integrations.sglang import front_end_patches, guard, meta_info, pipeline, speculation
 from logitport.integrations.sglang.engine_options import DELAY_SAMPLE, unsupported
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ def install() -> None:
     # before the child processes that inherit it start. A process that inherits nothing (on another host) delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
     front_end_patches.install()
+    pipeline.install()
+    speculation.install()
+    if reports():
+        meta_info.install()
 
 
 def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:
@@ -59,8 +64,14 @@ def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callabl
                 raise InvalidArgument(f"{DEFAULT_PROCESSORS} needs --enable-custom-logit-processor")
             return
         default_chain()
+        reports()
         client().close()
-        reason = unsupported(lambda name: getattr(options, name), delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+        reason = unsupported(
+            lambda name: getattr(options, name),
+            delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get(),
+            has_plugin=True,
+            verifies=True,  # by the scheduler's process, whose hook checks that
+        )
         if reason:
             raise InvalidArgument(f"logitport: {reason}; or unset {TARGET} to serve without logitport")
 

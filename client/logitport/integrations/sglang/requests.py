@@ -5,26 +5,32 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import weakref
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidArgument, StateLost
+from logitport.errors import StateLost
 from logitport.integrations.common import tenants
-from logitport.integrations.common.chains import chain_of
+from logitport.integrations.common.engine_batch import EngineBatch
+from logitport.integrations.common.engine_step import TrackedRequest
+from logitport.integrations.common.request_keys import check_keys
 from logitport.integrations.common.statuses import status_of, text_for_caller
+from logitport.integrations.sglang import meta_info
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Collection, Mapping, Sequence
 
     from logitport.errors import LogitportError
     from logitport.integrations.common.chains import Chain
-    from logitport.session import Handle, Session
+    from logitport.session import Handle
 
 
 _log = logging.getLogger(__name__)
+
+# SGLang reads or writes these in `custom_params`.
+_ENGINE_KEYS = ("__req__", "__sglang_reasoning_end_token_ids", "__sglang_reasoning_in_grammar", "thinking_budget")
 
 # Set once the plugin is installed in this process. SGLang loads plugins in all of its processes.
 plugin_installed = threading.Event()
@@ -55,6 +61,24 @@ def end_ids(req: Any) -> Collection[int]:
     return getattr(req, "eos_token_ids", None) or ()
 
 
+def ending_id(req: Any) -> int | None:
+    """Return the id that a failed request gets: the smallest of those that end it, None if there is none."""
+    return min(end_ids(req), default=None)
+
+
+def ends_within(req: Any, ids: Sequence[int]) -> bool:
+    """Return whether SGLang ends the request at one of these ids, which join its output.
+
+    False if it ends at a stop string, which needs the text, and if SGLang does not show the ends.
+    """
+    params = getattr(req, "sampling_params", None)
+    ending = {*end_ids(req), *(getattr(params, "stop_token_ids", None) or ())}
+    limit = getattr(params, "max_new_tokens", None)
+    if limit is not None and len(req.output_ids) + len(ids) >= limit:
+        return True
+    return not getattr(params, "ignore_eos", False) and not ending.isdisjoint(ids)
+
+
 def end(req: Any, error: LogitportError) -> None:
     """Have SGLang end the request after this step and report the error to its client. Does not raise."""
     try:
@@ -68,30 +92,35 @@ def end(req: Any, error: LogitportError) -> None:
         _log.exception("logitport cannot end a request, which has failed: %s", error)
 
 
+def check_custom_params(custom_params: Mapping[str, Any]) -> None:
+    """Check the keys of a request's parameters. Raises the errors of `check_keys`."""
+    check_keys(custom_params, "custom_params", _ENGINE_KEYS)
+
+
 def tenant_in(custom_params: Mapping[str, Any]) -> str:
     """Return the tenant that SGLang's front end wrote; "" without the plugin, where a client may have written it."""
     return str(custom_params.get(tenants.KEY, "")) if plugin_installed.is_set() else ""
 
 
-@dataclass
-class TrackedRequest:
+@dataclass(eq=False)
+class SchedulerRequest(TrackedRequest):
     """One request, from its first step to its end, across retractions from SGLang's batch.
 
     Attributes:
         req: SGLang's own, a weak reference.
         chain: its processors.
         tenant: the tenant that sent it.
-        handle: the session's; None before admission, and after the session is lost.
-        lost: why it cannot continue in another session.
+        refusal: why its parameters are refused, on all ranks.
+        latest: its handle in the present session or the last one.
     """
 
     req: weakref.ref[Any]
-    chain: Chain
+    chain: Chain = ()
     tenant: str = ""
-    handle: Handle | None = None
-    lost: StateLost | None = None
+    refusal: Exception | None = None
+    latest: Handle | None = None
 
-    def request(self) -> Request:
+    def to_admit(self) -> Request:
         """Make the request to admit, with its whole history."""
         req: Any = self.req()
         return Request(
@@ -99,53 +128,25 @@ class TrackedRequest:
         )
 
 
-class TrackedRequests:
-    """The requests that have started and not ended.
+class SchedulerBatch(EngineBatch):
+    """The requests of a scheduler. Those without logits in their state are admitted again after a session is lost."""
 
-    Args:
-        default: the chain of requests that name none.
-    """
+    sees_accepted_drafts = True
 
-    def __init__(self, default: Chain) -> None:
-        self._default = default
-        self._tracked: dict[int, TrackedRequest] = {}
+    def on_admitted(self, request: SchedulerRequest) -> None:
+        """Let the output of the request show its report, which includes that of an earlier session."""
+        handle, req = request.handle, request.req()
+        assert handle is not None  # noqa: S101 - it was admitted
+        if request.latest is not None:
+            handle.continue_report(request.latest)
+        request.latest = handle
+        meta_info.remember(req, handle)
 
-    def track(self, req: Any, custom_params: Mapping[str, Any]) -> TrackedRequest:
-        """Return the tracked request, parsing its chain at the first call. Raises InvalidArgument."""
-        tracked = self._tracked.get(id(req))
-        if tracked is None or tracked.req() is not req:
-            chain = chain_of(custom_params, self._default)
-            tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain, tenant_in(custom_params))
-        return tracked
-
-    def may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
-        """Return whether a request with these parameters has processors, or parameters that are wrong."""
-        try:
-            return bool(chain_of(custom_params, self._default))
-        except InvalidArgument:
-            return True
-
-    def drop_ended(self, session: Session | None) -> None:
-        """Remove requests that have ended, or that SGLang dropped, from the session, with one frame.
-
-        Raises the errors of `Session.remove`.
-        """
-        ended: list[Handle] = []
-        for key, tracked in list(self._tracked.items()):
-            req = tracked.req()
-            if req is None or req.finished():
-                del self._tracked[key]
-                if tracked.handle is not None:
-                    ended.append(tracked.handle)
-        if session is not None:
-            session.remove(*ended)
-
-    def mark_session_lost(self, error: LogitportError) -> None:
-        """Detach all requests from a lost session. Those with state that follows from history can join a new one."""
-        for tracked in self._tracked.values():
-            if tracked.handle is not None and tracked.handle.processed:
-                tracked.lost = StateLost(f"the state of its processors was lost with the session: {error}")
-            tracked.handle = None
+    def error_of_lost(self, handle: Handle, error: LogitportError) -> LogitportError | None:
+        """Return StateLost for state that does not follow from the history."""
+        if handle.processed:
+            return StateLost(f"the state of its processors was lost with the session: {error}")
+        return None
 
 
 def _prompt_of(req: Any) -> Sequence[int]:
@@ -154,16 +155,17 @@ def _prompt_of(req: Any) -> Sequence[int]:
     return ids if len(ids) else req.origin_input_ids
 
 
-def new_ids(req: Any, handle: Handle, session: Session) -> Sequence[int]:
+def new_ids(req: Any, request: SchedulerRequest, batch: EngineBatch) -> list[int]:
     """Return the ids sampled since the request's last step. Rewinds the session's history if SGLang's was cut back.
 
     SGLang keeps the output of a request that it retracts, but restarts one that has input embeddings.
     """
-    history, output = handle.history, req.output_ids
+    if request.handle is None:
+        return []  # it is admitted with them
+    history, output = request.handle.history, req.output_ids
     known = history.length - history.prompt_length
     if known and (len(output) < known or output[known - 1] != history.at(history.length - 1)):
         pairs = zip(history.output_token_ids.tolist(), output, strict=False)
         known = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        session.rewind(handle, history.prompt_length + known)
-    ids: Sequence[int] = output[known:]
-    return ids
+        batch.rewind(request, history.prompt_length + known)
+    return list(output[known:])

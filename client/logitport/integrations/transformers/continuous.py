@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -15,16 +15,18 @@ import transformers
 from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from logitport.errors import InvalidArgument, LogitportError
+from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.chains import KEY, chain_of, require_chain
-from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
-from logitport.integrations.common.rows import rows_of
-from logitport.integrations.common.statuses import all_denied
+from logitport.integrations.common.circuit_breaker import SessionHolder
+from logitport.integrations.common.engine_batch import EngineBatch
+from logitport.integrations.common.engine_step import EngineStep, TrackedRequest
+from logitport.integrations.common.ranks import Ranks
 from logitport.shipping.request import Request
+from logitport.system.bounded import BoundedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from transformers import PreTrainedModel
     from transformers.generation.continuous_batching.requests import (
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
     )
 
     from logitport.client.client import Client
+    from logitport.errors import LogitportError
     from logitport.integrations.common.chains import Chain
-    from logitport.session import Handle, PendingStep, Session
+    from logitport.session import Handle, StepResult
+
+
+_MAX_HANDLES = 1024
 
 
 class RemoteLogitsProcessor:
@@ -64,6 +70,8 @@ class RemoteLogitsProcessor:
         steps: forward passes with at least one request that has processors.
         rows_applied: rows per processor, as in `StepResult`, over all steps.
         seconds: time spent in this object, opening sessions included.
+        handles: the last 1,024 requests that had processors, by name: `handles[request_id].report` is the `Report` of
+            one, also after its end; see `logitport.report`.
 
     Raises:
         InvalidArgument: `processors` is no list of pairs.
@@ -79,6 +87,7 @@ class RemoteLogitsProcessor:
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
+        self.handles: BoundedTable[str, Handle] = BoundedTable(_MAX_HANDLES)
 
     @contextmanager
     def attached(self, model: PreTrainedModel) -> Iterator[None]:
@@ -127,11 +136,11 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def __init__(self, owner: RemoteLogitsProcessor, manager: ContinuousBatchingManager) -> None:
         self.owner = owner
         self._manager = weakref.ref(manager)
-        self._holder = SessionHolder(lambda: owner.client)
-        weakref.finalize(manager, self._holder.close)
+        holder = SessionHolder(lambda: owner.client)
+        weakref.finalize(manager, holder.close)
+        self._batch = _Batch(owner, holder, self._options)
         self._running: dict[str, _Running] = {}
-        # The step in flight, and its requests by row.
-        self._step: tuple[PendingStep, Mapping[int, _Running]] | None = None
+        self._step = EngineStep()
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.zero_()  # the hook passes nothing through this tensor
@@ -139,60 +148,31 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
         """Begin the step that will have a row of logits for each of these requests, in this order."""
         began = time.perf_counter()
-        states = [future.state for future in requests_with_new_token]
         self._remove_cancelled()
-        self._step = None
-        active = {row: state for row, state in enumerate(states) if self._has_chain(state)}
-        if active:
-            try:
-                self._step = self._begin(active)
-            except LogitportError as error:
-                self._fail(active.values(), error)
+        self._step = EngineStep()
+        for row, future in enumerate(requests_with_new_token):
+            if self._has_chain(future.state):
+                running = self._track(future.state)
+                self._step.add(running, running.new_ids(), row)
+        if self._step.requests:
+            self._batch.begin(self._step)
             self.owner.seconds += time.perf_counter() - began
+        else:
+            self._batch.send_changes()
         return torch.empty(0, dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - fixed interface
         """Finish the step, in place. Other rows belong to requests without processors, or to unfinished prompts."""
-        step, self._step = self._step, None
-        if step is None:
-            return scores
-        began = time.perf_counter()
-        pending, running = step
-        rows = list(running)
-        try:
-            with rows_of(scores, rows) as selected:
-                result = pending.apply(selected, check=False)
-        except LogitportError as error:
-            self._fail([one.state for one in running.values()], error)
-        else:
-            self._holder.record_success()
-            for one in running.values():
-                if one.handle in result.failures:
-                    self._fail([one.state], result.failures[one.handle])
-            for row in result.all_denied_rows:
-                self._fail([running[rows[row]].state], all_denied("generate_batch"))
-            self.owner.rows_applied.update(result.rows_applied)
-        self.owner.steps += 1
-        self.owner.seconds += time.perf_counter() - began
+        step, self._step = self._step, EngineStep()
+        if step.requests:
+            began = time.perf_counter()
+            self._batch.finish(step, scores)
+            self.owner.steps += 1
+            self.owner.seconds += time.perf_counter() - began
         return scores
 
     def _has_chain(self, state: RequestState) -> bool:
         return bool(state.logit_processor_kwargs.get(KEY, self.owner.default_chain))
-
-    def _begin(self, active: Mapping[int, RequestState]) -> tuple[PendingStep, Mapping[int, _Running]] | None:
-        """Begin a step for these requests, keyed by row. A refused request ends; an error of the session is raised."""
-        session = self._holder.ensure_open(self._options)
-        running: dict[int, _Running] = {}
-        for row, state in active.items():
-            try:
-                running[row] = self._track(state, session)
-            except LogitportError as error:
-                if is_session_error(error):
-                    raise
-                self._fail([state], error)
-        if not running:
-            return None
-        return session.step({one.handle: one.new_ids() for one in running.values()}), running
 
     def _options(self) -> dict[str, Any]:
         manager = self._manager()
@@ -208,56 +188,52 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             "engine": f"transformers {transformers.__version__}, continuous batching",
         }
 
-    def _track(self, state: RequestState, session: Session) -> _Running:
-        """Return the tracked request of this state, admitting a new one. Raises the errors of `Session.add`."""
+    def _track(self, state: RequestState) -> _Running:
+        """Return the tracked request of this state, admitting a new one."""
         running = self._running.get(state.request_id)
         if running is not None and running.matches(state):
             running.state = state
             return running
         if running is not None:
-            session.remove(self._running.pop(state.request_id).handle)
-        chain = chain_of(state.logit_processor_kwargs, self.owner.default_chain)
-        tenant = state.logit_processor_kwargs.get(tenants.KEY, self.owner.tenant)
-        request = Request(*_history(state), chain, state.request_id, tenant=tenant)
-        running = self._running[state.request_id] = _Running(session.add(request), state)
+            self._batch.release(running)
+
+        def make_request() -> Request:
+            chain = chain_of(state.logit_processor_kwargs, self.owner.default_chain)
+            tenant = state.logit_processor_kwargs.get(tenants.KEY, self.owner.tenant)
+            return Request(*_history(state), chain, state.request_id, tenant=tenant)
+
+        running = self._running[state.request_id] = _Running(state)
+        self._batch.admit(running, make_request)
         return running
 
     def _remove_cancelled(self) -> None:
         manager = self._manager()
-        if manager is None or manager.batch_processor is None or self._holder.session is None:
+        if manager is None or manager.batch_processor is None or not self._running:
             return
         scheduler = manager.batch_processor.scheduler
-        try:
-            for request_id in [one for one in self._running if scheduler.request_is_cancelled(one)]:
-                self._holder.session.remove(self._running.pop(request_id).handle)
-        except LogitportError as error:
-            self._fail((), error)
-
-    def _fail(self, states: Iterable[RequestState], error: LogitportError) -> None:
-        """End these requests. An error of the session ends all its requests; the next request opens another session."""
-        if is_session_error(error):
-            _fail([running.state for running in self._running.values()], error)
-            self._running.clear()
-            self._holder.discard(error)
-        _fail(states, error)
+        for request_id in [one for one in self._running if scheduler.request_is_cancelled(one)]:
+            self._batch.release(self._running.pop(request_id))
 
 
-@dataclass
-class _Running:
+@dataclass(eq=False)
+class _Running(TrackedRequest):
     """A request of the session and its state in the manager, which replaces the state when it offloads the request."""
 
-    handle: Handle
     state: RequestState
 
     def matches(self, state: RequestState) -> bool:
         """Return whether the state belongs to this request, not to another one with the same name."""
         if state is self.state:
             return True
+        if self.handle is None:
+            return False
         known, (prompt, output) = self.handle.history, _history(state)
         return known.prompt_length == len(prompt) and known.token_ids.tolist() == [*prompt, *output][: len(known)]
 
     def new_ids(self) -> list[int]:
         """Return the ids that the session does not have yet."""
+        if self.handle is None:
+            return []  # it is admitted with them
         known, prefill = len(self.handle.history), len(self.state.initial_tokens)
         return self.state.initial_tokens[known:] + self.state.generated_tokens[max(0, known - prefill) :]
 
@@ -268,9 +244,24 @@ def _history(state: RequestState) -> tuple[list[int], list[int]]:
     return so_far.prompt_ids, so_far.generated_tokens
 
 
-def _fail(states: Iterable[RequestState], error: LogitportError) -> None:
-    """End these requests at their next id, which is dropped. transformers itself can only fail whole batches."""
-    for state in states:
+class _Batch(EngineBatch):
+    """The requests of one manager, whose processors no front end has tried: their admission may take longer."""
+
+    def __init__(
+        self, owner: RemoteLogitsProcessor, holder: SessionHolder, options: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        super().__init__(holder, options, Ranks(), "generate_batch", owner.client.timeout)
+        self._owner = owner
+
+    def on_admitted(self, request: _Running) -> None:
+        self._owner.handles[request.state.request_id] = cast("Handle", request.handle)
+
+    def on_applied(self, step: EngineStep, result: StepResult) -> None:  # noqa: ARG002 - fixed interface
+        self._owner.rows_applied.update(result.rows_applied)
+
+    def on_failed(self, request: Any, error: LogitportError) -> None:
+        """End a request at its next id, which is dropped. transformers itself can only fail whole batches."""
+        state = request.state
         state.error = f"{type(error).__name__}: {error}"
         state._new_tokens_limit = state.generated_len()
 

@@ -15,7 +15,7 @@ from logitport.core import tensors
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
 from logitport.integrations.common.chains import is_chain
 from logitport.integrations.common.history_batch import HistoryBatch, SequenceHook, running_rows, tokens_by_id
-from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.rows import rows_of, selection_of, write_back
 from logitport.integrations.common.statuses import all_denied
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         steps: steps served, over all calls.
         rows_applied: rows per processor, as in `StepResult`, over all calls.
         seconds: time spent in this object, opening sessions included.
+        reports: a `Report` for each row of the latest call, also after its end; see `logitport.report`.
 
     Raises:
         InvalidArgument: `processors` has neither form.
@@ -74,12 +75,11 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         tenant: str | Sequence[str] = "",
     ) -> None:
         self._batches: dict[int, HistoryBatch] = {}
-        super().__init__(client, self._batches)
+        super().__init__(client, self._batches, tokenizer_id)
         self._chains = _one_chain_a_prompt(processors)
         self._tenants = [tenant] if isinstance(tenant, str) else list(tenant)
         self._pad_token_id = pad_token_id
         self._eos_token_id = eos_token_id
-        self._tokenizer_id = tokenizer_id
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
@@ -128,15 +128,14 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             return scores.clone()
         pending = batch.session.step(new_ids)
         processed = scores.clone()  # overlaps with the server's work
-        with rows_of(processed, rows) as selected:
-            result = pending.apply(selected, check=False)
-        if result.failures:
-            failed = RequestsFailed(result.failures, result)
+        selection = selection_of(rows)
+        selected = rows_of(processed, selection)
+        try:
+            self._apply(pending, selected, lambda row: all_denied("generate", f"row {rows[row]}"))
+        except RequestsFailed as failed:
             _explain_lost_state(failed)
-            raise failed
-        if result.all_denied_rows:
-            raise all_denied("generate", f"row {rows[result.all_denied_rows[0]]}")
-        self.rows_applied.update(result.rows_applied)
+            raise
+        write_back(processed, selection, selected)
         return processed
 
     def _batch(
@@ -147,18 +146,14 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         batch = self._batches.get(key)
         if batch is None or not batch.continues_with(ids):
             self._end(key)
-            session = self._breaker.attempt(
-                lambda: self._client.session(
-                    vocab_size=scores.shape[-1],
-                    dtype=scores.dtype,
-                    device=str(scores.device),
-                    tokenizer_id=self._tokenizer_id,
-                    eos_token_ids=eos,
-                    max_requests=len(ids),
-                    engine=f"transformers {transformers.__version__}",
-                )
+            batch = self._batches[key] = self._open(
+                ids,
+                vocab_size=scores.shape[-1],
+                dtype=scores.dtype,
+                device=str(scores.device),
+                eos_token_ids=eos,
+                engine=f"transformers {transformers.__version__}",
             )
-            batch = self._batches[key] = HistoryBatch(session, ids)
             if caller is not None:
                 weakref.finalize(caller, self._end, key)
             chains = _repeat(self._chains, len(ids), "lists of processors")

@@ -10,14 +10,16 @@ import orjson
 
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.tenants import headers_of
+from logitport.integrations.vllm.request_body import checked
+from logitport.integrations.vllm.response_body import BodyWithReports, header
+from logitport.integrations.vllm.response_reports import ResponseReports, response
 from logitport.integrations.vllm.responses import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
+    from logitport.integrations.vllm.response_body import Message, Receive, Send
+
     App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 # The headers of the request that this context serves. Tasks inherit it.
@@ -30,7 +32,11 @@ def current_headers() -> Mapping[str, str]:
 
 
 class Middleware:
-    """Shows the hook a request's headers, and answers a stream that begins with an error of the hook with its status.
+    """Checks a request's body, shows the hook its headers, and completes responses.
+
+    A body with a chain that vLLM would ignore is answered with status 400.
+    A stream that begins with an error of the hook is answered with its status. A response to requests with chains gets
+    their reports, under the key "logitport".
 
     Args:
         app: the application that it wraps.
@@ -45,14 +51,18 @@ class Middleware:
             await self._app(scope, receive, send)
             return
         try:
+            receive = await checked(scope, receive)
             token = _headers.set(headers_of(scope["headers"]))
         except InvalidArgument as error:
-            message = f"{PREFIX}{error}"
+            message = f"{PREFIX}{type(error).__name__}: {error}"
             await _answer(send, {"message": message, "type": "BadRequestError", "param": None, "code": 400})
             return
+        reports = ResponseReports()
+        reports_token = response.set(reports)
         try:
-            await self._app(scope, receive, _StreamStart(send))
+            await self._app(scope, receive, _StreamStart(BodyWithReports(send, reports)))
         finally:
+            response.reset(reports_token)
             _headers.reset(token)
 
 
@@ -88,10 +98,7 @@ class _StreamStart:
 
 
 def _is_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
+    return header(start, b"content-type").startswith(b"text/event-stream")
 
 
 def _error_in(event: bytes) -> dict[str, Any] | None:

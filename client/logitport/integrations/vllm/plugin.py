@@ -36,6 +36,7 @@ def _wrap(create: Callable[..., Any]) -> Callable[..., Any]:
         if any(_is_ours(processor) for processor in arguments.logits_processors or ()):
             environment.warn_about_misspelled()
             environment.default_chain()
+            environment.reports()
             environment.check_target()
         return create(arguments, *args, **keywords)
 

@@ -29,6 +29,7 @@ def _interfaces() -> tuple[type, ...]:
 
 # vLLM imports this module when it creates the front end, before the first request.
 front_end.check_off_the_event_loop()
+front_end.show_log()
 
 
 class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases are the installed vLLM's

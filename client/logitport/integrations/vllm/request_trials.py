@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import LogitportError
 from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.chains import chain_of
+from logitport.integrations.common.request_keys import check_keys
 from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.vllm import responses
 from logitport.integrations.vllm.engine import model_options
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 trials = Trials()
+# vLLM reads these from `extra_args`, and its front end writes some of them.
+_ENGINE_KEYS = (
+    *("kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"),
+    *("diffusion_seed_canvas", "diffusion_canvas_length", "diffusion_max_steps", "diffusion_read_only"),
+)
 # The parameters that `prepare` has accepted in this context.
 _prepared: ContextVar[Any] = ContextVar("logitport_prepared", default=None)
 
@@ -66,6 +72,7 @@ def _refusing() -> Iterator[None]:
 
 def _request_of(params: Any) -> Request | None:
     """Return the request to try; None without a chain. Writes the tenant into the parameters."""
+    check_keys(params.extra_args, "extra_args", _ENGINE_KEYS)
     chain = chain_of(params.extra_args, environment.default_chain())
     if not chain:
         return None
@@ -77,4 +84,4 @@ def _request_of(params: Any) -> Request | None:
 
 def _options(config: Any) -> dict[str, Any]:
     known = {"vocab_size": ANY_VOCAB_SIZE} if config is None else model_options(config.model_config)
-    return {**known, "engine": "vllm, admission", "transport": "grpc", "reconnect_seconds": 0.0}
+    return {**known, "engine": "vllm, admission"}

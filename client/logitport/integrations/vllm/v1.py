@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
+from logitport.integrations.common.engine_step import EngineStep, OutputLists
 from logitport.integrations.vllm.engine import find_runner, ranks_here, samples_here, session_options
-from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest
 from logitport.integrations.vllm.requested_chain import ending_id, has_chain, make_request
 
 if TYPE_CHECKING:
@@ -60,24 +61,23 @@ class V1Hook:
         self._by_row: dict[int, _V1Request] = {}
         # Requests that are preempted or not scheduled, keyed by the identity of vLLM's state.
         self._parked: dict[int, _V1Request] = {}
-        self._step = RemoteStep()
+        self._step = EngineStep()
         self._waits_for_ids = False
+        # Of the last step; empty if a request may join the next one.
+        self._outputs = OutputLists()
 
     def update_state(self, update: Any) -> None:
         """Apply a `BatchUpdate` or None, and begin the step if all sampled ids are known."""
         if not self._by_row and not self._parked and not self._adds_chain(update):
             return
-        context = find_runner("input_batch")
-        self._step = RemoteStep()
         try:
-            self._apply_update(update, context)
-            self._batch.send_changes()
-            self._build_step(context)
+            if update is not None or not self._repeat_step():
+                self._build_step(update)
             if not self._waits_for_ids:
                 self._batch.begin(self._step)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.fail_all([*self._by_row.values(), *self._parked.values()], error)
-            self._step = RemoteStep()
+            self._step, self._waits_for_ids = EngineStep(), False
             for row, request in sorted(self._by_row.items()):
                 self._step.add(request, (), row)
 
@@ -86,9 +86,8 @@ class V1Hook:
         step = self._step
         if not step.rows:
             return logits
-        self._step = RemoteStep()
         if self._waits_for_ids:
-            step.new_ids = {request: self._new_ids(request) for request in cast("list[_V1Request]", list(step.new_ids))}
+            self._end_wait(step)
         self._batch.finish(step, logits)
         return logits
 
@@ -160,14 +159,41 @@ class V1Hook:
         self._batch.admit(request, lambda: make_request(params, self._default, prompt_ids, output, request.request_id))
         return request
 
-    def _build_step(self, context: RunnerContext | None) -> None:
-        """Build the step from all rows that will be sampled from."""
+    def _repeat_step(self) -> bool:
+        """Set the new ids of the last step again, if only one id has joined each request. Returns whether it did."""
+        outputs = self._outputs
+        newest = outputs.next_ids() if not self._parked and self._batch.is_steady(self._step) else None
+        if not newest:
+            return False
+        if outputs.steps == 1 and [request.known_outputs for request in self._step.requests] != outputs.lengths:
+            return False  # some ids were placeholders when their request was admitted
+        self._waits_for_ids = _PLACEHOLDER_ID in newest
+        if not self._waits_for_ids:
+            self._step.repeat(newest)
+        return True
+
+    def _end_wait(self, step: EngineStep) -> None:
+        """Set the new ids of the step, which were placeholders when it was built."""
         self._waits_for_ids = False
+        newest = self._outputs.newest() if self._outputs.steps else []
+        if newest and _PLACEHOLDER_ID not in newest:
+            step.repeat(newest)
+        else:
+            step.new_ids, step.repeated = list(map(self._new_ids, step.requests)), {}
+
+    def _build_step(self, update: Any) -> None:
+        """Build the step from all rows that will be sampled from."""
+        context = find_runner("input_batch")
+        self._step, self._waits_for_ids = EngineStep(), False
+        self._apply_update(update, context)
+        self._batch.send_changes()
+        is_partial = False
         for row, request in sorted(self._by_row.items()):
             output_ids, known = request.output_ids, request.known_outputs
             if len(output_ids) < known:
-                self._batch.rewind(request, len(output_ids))
+                self._batch.rewind(request, request.prompt_length + len(output_ids))
             if request.prefills and _is_partial_prefill(request, context):
+                is_partial = True
                 continue
             request.prefills = False
             new_ids = output_ids[known:]
@@ -177,6 +203,7 @@ class V1Hook:
             elif request.handle is None:
                 new_ids = ()  # it is admitted with them
             self._step.add(request, new_ids, row)
+        self._outputs = OutputLists([] if is_partial else [request.output_ids for request in self._step.requests])
 
     def _new_ids(self, request: _V1Request) -> Sequence[int]:
         """Return the sampled ids that the service does not have yet. By now none may be a placeholder."""

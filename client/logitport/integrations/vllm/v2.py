@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from logitport.integrations.common import environment
+from logitport.integrations.common.engine_step import EngineStep
 from logitport.integrations.vllm.engine import find_runner, ranks_here, session_options
-from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest
 from logitport.integrations.vllm.requested_chain import ending_id, has_chain, make_request
+from logitport.integrations.vllm.token_tails import TokenTails
 
 if TYPE_CHECKING:
     from logitport.integrations.common.chains import Chain
@@ -49,8 +51,18 @@ class V2Hook:
         self._ranks = ranks_here()
         self._eos_token_ids = options["eos_token_ids"]
         self._batch = RemoteBatch(options, self._ranks, config.instance_id)
-        self._token_tails = _TokenTails(states, options["max_draft_tokens"] + 1)
+        self._step = EngineStep()
+        # All slots of the last step, if it had one row for each.
+        self._mapping: bytes | None = None
+        # vLLM's names of the requests in its slots, and how many there were at the last update. Each request that joins
+        # them is passed to `add_request`, so that the same number of names are the same names until then.
+        self._names: dict[int, str] = {}
+        self._names_count = 0
+        self._is_stale = False
+        self._speculates = options["max_draft_tokens"] > 0
+        self._token_tails = TokenTails(states, options["max_draft_tokens"] + 1)
         self._by_slot: dict[int, _V2Request] = {}
+        self._slots: list[int] = []
         self._entering: dict[int, Any] = {}
         # Requests that lost their slots to others. The next forward pass shows whether they have ended.
         self._displaced: list[_V2Request] = []
@@ -58,6 +70,7 @@ class V2Hook:
 
     def add_request(self, slot: int, params: Any) -> bool:
         """Assign a slot to a request; its ids are on the device when `apply_staged_writes` is called."""
+        self._is_stale = True
         self._entering.pop(slot, None)
         if (displaced := self._by_slot.pop(slot, None)) is not None:
             self._displaced.append(displaced)
@@ -70,13 +83,11 @@ class V2Hook:
         """Before the forward pass: remove and admit requests, and queue a copy of the sampled ids."""
         if not (self._by_slot or self._entering or self._displaced or self._preempted):
             return
-        runner_context = find_runner("req_states")
         try:
-            self._remove_gone(runner_context)
-            self._admit_new(runner_context)
-            self._batch.send_changes()
+            if self._is_stale or self._preempted or len(self._names) != self._names_count:
+                self._update_requests(find_runner("req_states"))
             if self._ranks.is_leader:
-                self._token_tails.fetch(list(self._by_slot))
+                self._token_tails.fetch(self._slots)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.fail_all([*self._by_slot.values(), *self._preempted.values()], error)
 
@@ -85,27 +96,56 @@ class V2Hook:
         if not self._by_slot:
             return logits
         try:
-            step = self._build_step(context, len(logits))
+            if not self._repeat_step(context, logits):
+                self._step = self._build_step(context, len(logits))
+                if self._ranks.is_leader:
+                    self._fill_new_ids(self._step)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.fail_all(list(self._by_slot.values()), error)
             return logits
-        if step.rows:
-            if self._ranks.is_leader:
-                self._fill_new_ids(step)
-            self._batch.finish(step, logits)
+        if self._step.rows:
+            self._batch.finish(self._step, logits)
         return logits
+
+    def _repeat_step(self, context: Any, logits: torch.Tensor) -> bool:
+        """Set the new ids of the last step again, if only one id has joined each request. Returns whether it did."""
+        slots = context.idx_mapping_np
+        if slots.tobytes() != self._mapping or not self._batch.is_steady(self._step):
+            return False
+        if self._speculates and logits.shape[0] != len(slots):
+            return False
+        if not self._step.repeated:
+            self._token_tails.expect([len(request.handle.history) for request in self._step.requests])
+        newest = self._token_tails.next_ids()
+        if newest is None:
+            return False
+        self._step.repeat(newest)
+        return True
+
+    def _update_requests(self, runner_context: RunnerContext | None) -> None:
+        """Remove and admit requests."""
+        self._remove_gone(runner_context)
+        if self._entering:
+            self._mapping = None
+            self._admit_new(runner_context)
+        self._slots, self._is_stale = list(self._by_slot), False
+        self._batch.send_changes()
 
     def _remove_gone(self, runner_context: RunnerContext | None) -> None:
         """Release requests that have ended; keep preempted ones."""
         gone, self._displaced = self._displaced, []
+        if gone:
+            self._mapping = None  # the next step has other requests, maybe in the same slots
         if runner_context is None:
             for request in gone:
                 self._batch.release(request)
             return
         names = runner_context.runner.req_states.index_to_req_id
-        for slot, request in list(self._by_slot.items()):
-            if names.get(slot) != request.request_id:
-                gone.append(self._by_slot.pop(slot))
+        self._names, self._names_count = names, len(names)
+        left = [slot for slot, request in self._by_slot.items() if names.get(slot) != request.request_id]
+        gone += map(self._by_slot.pop, left)
+        if left:
+            self._mapping = None
         preempted = runner_context.scheduled.preempted_req_ids or ()
         for request in gone:
             if request.request_id in preempted:
@@ -150,9 +190,9 @@ class V2Hook:
             )
         return request
 
-    def _build_step(self, context: Any, rows: int) -> RemoteStep:
+    def _build_step(self, context: Any, rows: int) -> EngineStep:
         """Build the step from all rows that will be sampled from; identical on all ranks."""
-        step = RemoteStep()
+        step, self._mapping = EngineStep(), None
         slots = context.idx_mapping_np.tolist()
         lengths = context.seq_lens_upper_bound_np.tolist()
         own = {
@@ -164,16 +204,17 @@ class V2Hook:
             return step
         if rows == len(slots):
             row_indices = {slot: [row] for row, slot in enumerate(slots) if slot in own}
+            if len(own) == len(self._by_slot):
+                self._mapping = context.idx_mapping_np.tobytes()
+                self._by_slot = {slot: self._by_slot[slot] for slot in row_indices}  # in the order of the rows
+                self._slots = list(self._by_slot)
         else:
             row_indices = self._row_indices(step, context, own)
         for slot, found in row_indices.items():
-            request = self._by_slot[slot]
-            step.new_ids[request] = ()
-            step.rows += [(request, offset) for offset in range(len(found))]
-            step.row_indices += found
+            step.add(self._by_slot[slot], (), *found)
         return step
 
-    def _row_indices(self, step: RemoteStep, context: Any, own: set[int]) -> dict[int, list[int]]:
+    def _row_indices(self, step: EngineStep, context: Any, own: set[int]) -> dict[int, list[int]]:
         """Return the rows of each speculating slot, by draft offset, and add its draft tokens to the step."""
         columns = torch.stack([context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids]).tolist()
         row_indices: dict[int, list[int]] = {}
@@ -189,69 +230,11 @@ class V2Hook:
         step.drafts = {self._by_slot[slot]: token_ids for slot, token_ids in drafts.items()}
         return row_indices
 
-    def _fill_new_ids(self, step: RemoteStep) -> None:
+    def _fill_new_ids(self, step: EngineStep) -> None:
         """Add the sampled ids that the service does not have yet."""
-        for request in cast("list[_V2Request]", list(step.new_ids)):
+        for index, request in enumerate(step.requests):
             if request.handle is not None:
                 try:
-                    step.new_ids[request] = self._token_tails.since(request.slot, len(request.handle.history))
+                    step.new_ids[index] = self._token_tails.since(request.slot, len(request.handle.history))
                 except Exception as error:  # noqa: BLE001 - raising would end the engine
                     self._batch.fail(request, error)
-
-
-class _TokenTails:
-    """Reads vLLM's history of each slot: `all_token_ids`, valid up to `total_len`.
-
-    A copy that is queued before the forward pass is on the host once the previous step is done. Waiting for it does not
-    wait for the forward pass.
-
-    Args:
-        states: `LogitsProcRequestState`.
-        length: the most ids that a step adds to a slot.
-    """
-
-    def __init__(self, states: Any, length: int) -> None:
-        self._states = states
-        self._length = length
-        self._on_cuda = states.device.type == "cuda"
-        self._fetching: tuple[list[int], torch.Tensor, Any] | None = None
-        self._tails: dict[int, tuple[int, list[int]]] = {}
-
-    def history(self, slot: int, length: int) -> list[int]:
-        """Return the slot's first ids, read synchronously."""
-        ids: list[int] = self._states.all_token_ids.gpu[slot, :length].tolist()
-        return ids
-
-    def fetch(self, slots: list[int]) -> None:
-        """Queue a copy of the newest ids of these slots, for `since`."""
-        self._tails = {}
-        self._fetching = None
-        if not slots:
-            return
-        history, lengths = self._states.all_token_ids.gpu, self._states.total_len.gpu
-        device = history.device
-        rows = torch.tensor(slots, device="cpu", pin_memory=self._on_cuda).to(device, non_blocking=True)
-        ends = lengths[rows]
-        columns = ends[:, None].long() - self._length + torch.arange(self._length, device=device)
-        newest = torch.cat([ends[:, None], history[rows[:, None], columns.clamp(min=0)]], dim=1)
-        if not self._on_cuda:
-            self._fetching = (slots, newest.cpu(), None)
-            return
-        host = torch.empty(newest.shape, dtype=newest.dtype, pin_memory=True)
-        host.copy_(newest, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        self._fetching = (slots, host, event)
-
-    def since(self, slot: int, length: int) -> list[int]:
-        """Return the slot's ids from index `length` on."""
-        if self._fetching is not None:
-            slots, newest, event = self._fetching
-            if event is not None:
-                event.synchronize()
-            self._fetching = None
-            self._tails = {slot: (row[0], row[1:]) for slot, row in zip(slots, newest.tolist())}  # noqa: B905
-        end, ids = self._tails[slot]
-        if end - length > self._length:
-            return self.history(slot, end)[length:]
-        return ids[self._length - (end - length) :] if end > length else []

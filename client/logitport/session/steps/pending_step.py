@@ -18,13 +18,15 @@ from logitport.errors import (
 from logitport.ops import apply_edits
 from logitport.session.steps.program_runs import ProgramRuns
 from logitport.session.steps.step_frame import step_frame
-from logitport.session.steps.step_reply import ReplyReader, StepResult
+from logitport.session.steps.step_reply import ReplyReader, StepResult, read_events
+from logitport.session.steps.step_reports import StepReports
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport.core.edits import Edits
+    from logitport.core.row_events import RequestEvent
     from logitport.session.connection.frame_channel import FrameChannel, SentStep
     from logitport.session.handle import Handle
     from logitport.session.logits.logits_transfer import LogitsTransfer, Placement
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 class StepContext:
     """Parts of a session that its steps share, and the width of its logits."""
 
-    __slots__ = ("channel", "programs", "replies", "requests", "transfer", "vocab_size")
+    __slots__ = ("channel", "programs", "replies", "reports", "requests", "transfer", "vocab_size")
 
     def __init__(
         self, channel: FrameChannel, requests: SessionRequests, transfer: LogitsTransfer, vocab_size: int
@@ -46,6 +48,7 @@ class StepContext:
         self.transfer = transfer
         self.vocab_size = vocab_size
         self.programs = ProgramRuns()
+        self.reports = StepReports()
         self.replies = ReplyReader(requests.table, vocab_size, transfer.datatype)
 
 
@@ -60,6 +63,8 @@ class PendingStep:
     # The reply to the step, or to its repetition.
     _answer: Answer | None = None
     _applied = False
+    # Whether the reports of the requests include its events, and its failures.
+    _has_noted_events = _has_noted_failures = False
 
     def __init__(self, context: StepContext, content: StepContent, sent: SentStep[Answer]) -> None:
         self._context = context
@@ -93,6 +98,8 @@ class PendingStep:
         if answer is not None and answer.compiled is not None and not has_retired and answer.compiled.apply(logits):
             self._applied = True
             result = answer.result
+            if answer.compiled.events is not None and not self._has_noted_events:
+                self._note_events(answer.events)
             if check and answer.compiled.all_denied_rows:
                 _report(result)
             return result
@@ -120,6 +127,7 @@ class PendingStep:
                 result = result.combined(self._receive_logits_rows(logits, answer.logits_rows, placed))
         if failed:
             result = self._without(result, failed, answer.names)
+        self._note_failures(result)
         return result
 
     def edits(self, *, check: bool = True) -> Edits:
@@ -134,26 +142,45 @@ class PendingStep:
             RequestsFailed: as `apply`.
             InvalidArgument: processors of some rows read logits (`Handle.reads_logits`): finish the step with `apply`.
         """
-        requests = self._context.requests
-        answer = requests.with_reconnect(self._synchronized_answer)
-        if answer.logits_rows:
-            raise InvalidArgument(
-                f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
-                "finish the step with apply(logits)"
-            )
+        answer = self._answer_without_logits()
         if answer.later_edits is not None:
             raise InvalidArgument(
                 "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
             )
+        self._note_failures(answer.result)
         if check:
             _report(answer.result)
         return answer.edits
+
+    def parts(self) -> list[Edits]:
+        """Wait for the edits and return them without applying them, also if programs stand between them.
+
+        Returns:
+            The edits before the first program of each row's chain (`Handle.programs`), after it, after the second one,
+            ... At least one element. The rest of the reply is in `result`; no failure raises.
+
+        Raises:
+            InvalidArgument: processors of some rows read logits on the server.
+        """
+        answer = self._answer_without_logits()
+        self._note_failures(answer.result)
+        return [answer.edits, *(answer.later_edits or ())]
 
     @property
     def result(self) -> StepResult | None:
         """Result of the rows that no processor reads; None until the reply has been read."""
         answer = self._answer or self._sent.reply
         return None if answer is None else answer.result
+
+    def _answer_without_logits(self) -> Answer:
+        """Return the answer of a step of which the server reads no logits. Raises InvalidArgument if it does."""
+        answer = self._context.requests.with_reconnect(self._synchronized_answer)
+        if answer.logits_rows:
+            raise InvalidArgument(
+                f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
+                "finish the step with apply(logits)"
+            )
+        return answer
 
     def _synchronized_answer(self) -> Answer:
         """Return the answer, once the server has the same history as the client for every request.
@@ -178,6 +205,9 @@ class PendingStep:
             self._answer = self._repeat()
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
             self._answer = replace(self._repeat(out_of_sync), out_of_sync=())
+        if not self._has_noted_events:
+            self._has_noted_events = True
+            self._note_events(self._answer.events)
         return self._answer
 
     def _answer_is_lost(self) -> bool:
@@ -237,6 +267,7 @@ class PendingStep:
             lost = StateLost(f"the connection was lost while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys((self._content.rows[row][0] for row in logits_rows), lost), {}, {}, ())
         context.transfer.fetch(logits, logits_rows, placed, edited.logits)
+        self._note_events(read_events(edited.events))
         return context.replies.result(edited, self._content.handles)
 
     def _without(
@@ -257,6 +288,15 @@ class PendingStep:
             {name: rows for name, rows in applied.items() if rows > 0},
             result.all_denied_rows,
         )
+
+    def _note_events(self, events: Sequence[RequestEvent]) -> None:
+        if events:
+            self._context.reports.add(events, self._content.handles, self._content.drafts)
+
+    def _note_failures(self, result: StepResult) -> None:
+        if (result.failures or result.skipped) and not self._has_noted_failures:
+            self._has_noted_failures = True
+            self._context.reports.add_failures(result.failures, result.skipped, self._content.rows)
 
     def _check(self, logits: Any) -> None:
         if self._applied:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
+from logitport.core.drafts import DraftWalks
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.ops import apply_edits
 from logitport_programs.parameters import Columns
@@ -13,13 +14,14 @@ from logitport_programs.parameters import Columns
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from logitport.core.drafts import Drafts
     from logitport.core.edits import Edits
     from logitport.session.handle import Handle, ProgramCall
     from logitport_programs.runtime.program_runner import Runner as TorchRunner
     from logitport_programs.runtime.reference_runner import ReferenceRunner
     from logitport_programs.verifier import Verified
 
-    # The request of each row, and the number of its draft tokens that the row has seen.
+    # The request and the draft offset of each row.
     Placed = Sequence[tuple[Handle, int]]
 
 
@@ -32,7 +34,7 @@ class _Group(NamedTuple):
         handles: the request of each row.
         columns: the parameters of each row.
         reads_history: whether the program reads the histories of the rows.
-        offset: draft tokens that the rows have seen; 0 if it does not read histories.
+        visit: the place of the rows' draft offsets in `Drafts.walk`; 0 if it does not read histories.
     """
 
     verified: Verified
@@ -40,7 +42,7 @@ class _Group(NamedTuple):
     handles: list[Handle]
     columns: Columns
     reads_history: bool
-    offset: int
+    visit: int
 
 
 class ProgramRuns:
@@ -55,7 +57,7 @@ class ProgramRuns:
         self,
         logits: Any,
         rows: Placed,
-        drafts: Mapping[Handle, Sequence[int]],
+        drafts: Mapping[Handle, Drafts],
         edits: Sequence[Edits],
         earlier: Mapping[Handle, LogitportError],
     ) -> dict[Handle, LogitportError]:
@@ -78,7 +80,7 @@ class ProgramRuns:
             InvalidArgument: the logits require gradients, and grad mode is on.
         """
         tensors.check_gradient(logits)
-        places = self._grouped(rows)
+        places = self._grouped(rows, drafts)
         originals = {
             row: tensors.copied(logits[row]) for row, (handle, _) in enumerate(rows) if handle.programs and handle.skips
         }
@@ -97,23 +99,25 @@ class ProgramRuns:
         self,
         groups: Sequence[_Group],
         logits: Any,
-        drafts: Mapping[Handle, Sequence[int]],
+        drafts: Mapping[Handle, Drafts],
         failed: dict[Handle, LogitportError],
     ) -> None:
-        """Run the groups of one place of the chains. Groups of later draft offsets see the drafts before them."""
+        """Run the groups of one place of the chains, with the drafts that their rows see in the histories."""
         seen = 0
-        speculating = {handle: handle.history.length for group in groups if group.offset for handle in group.handles}
+        walks = DraftWalks({handle: drafts[handle] for group in groups if group.visit for handle in group.handles})
+        lengths = {handle: handle.history.length for handle in walks}
         try:
             for group in groups:
-                for offset in range(seen, group.offset):
-                    for handle in speculating:
-                        handle.history.extend(drafts[handle][offset : offset + 1])
-                seen = max(seen, group.offset)
+                for visit in range(seen + 1, group.visit + 1):
+                    for handle, depth, token_id in walks.changes(visit):
+                        _rewind(handle, lengths[handle] + depth)
+                        handle.history.draft_tokens += 1
+                        handle.history.append(token_id)
+                seen = max(seen, group.visit)
                 self._run_group(_without(group, failed), logits, failed)
         finally:
-            for handle, length in speculating.items():
-                handle.history.rewind(length)
-                handle.tokens.rewound()
+            for handle, length in lengths.items():
+                _rewind(handle, length)
 
     def _run_group(self, group: _Group, logits: Any, failed: dict[Handle, LogitportError]) -> None:
         if not group.rows:
@@ -148,31 +152,40 @@ class ProgramRuns:
             self._runners[False] = ReferenceRunner()
         return self._runners[is_torch]
 
-    def _grouped(self, rows: Placed) -> list[list[_Group]]:
+    def _grouped(self, rows: Placed, drafts: Mapping[Handle, Drafts]) -> list[list[_Group]]:
         """The groups of each place: first the first program of each chain, then the second one, ..."""
-        key = [(handle, offset, handle.programs) for handle, offset in rows]
+        walks = DraftWalks(drafts)
+        visited = [(handle, walks.visit_of(handle, offset)) for handle, offset in rows]
+        key = [(handle, visit, handle.programs) for handle, visit in visited]
         if key != self._key:
-            self._key, self._places = key, _group(rows)
+            self._key, self._places = key, _group(visited)
         return self._places
 
 
 def _group(rows: Placed) -> list[list[_Group]]:
+    """Group the rows, given as the request and the visit of each."""
     places: list[list[_Group]] = []
     longest = max((len(handle.programs) for handle, _ in rows), default=0)
     for place in range(longest):
         by_program: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        for row, (handle, offset) in enumerate(rows):
+        for row, (handle, visit) in enumerate(rows):
             if place < len(handle.programs):
                 verified = handle.programs[place].verified
-                by_program[offset if verified.reads_history else 0, verified.program.digest].append(row)
+                by_program[visit if verified.reads_history else 0, verified.program.digest].append(row)
         groups = []
-        for (offset, _), members in sorted(by_program.items()):
+        for (visit, _), members in sorted(by_program.items()):
             calls = [rows[row][0].programs[place] for row in members]
             verified, handles = calls[0].verified, [rows[row][0] for row in members]
             columns = Columns(verified, [call.values for call in calls])
-            groups.append(_Group(verified, members, handles, columns, verified.reads_history, offset))
+            groups.append(_Group(verified, members, handles, columns, verified.reads_history, visit))
         places.append(groups)
     return places
+
+
+def _rewind(handle: Handle, length: int) -> None:
+    if handle.history.length != length:
+        handle.history.rewind(length)
+        handle.tokens.rewound()
 
 
 def _without(group: _Group, failed: Mapping[Handle, LogitportError]) -> _Group:

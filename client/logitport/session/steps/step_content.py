@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.core.compiled import core
+from logitport.core.drafts import Drafts
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.session.steps.step_frame import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
+from logitport.session.steps.step_frame import (
+    describe_misuse,
+    draft_trees,
+    listed_by_handle,
+    place_rows,
+    step_frame,
+    wrong_ids,
+)
 from logitport.system.local_frames import with_length
 from logitport_proto import processing_pb2
 
@@ -35,7 +44,7 @@ class StepContent(NamedTuple):
     """
 
     handles: Sequence[Handle]
-    drafts: Mapping[Handle, Sequence[int]]
+    drafts: Mapping[Handle, Drafts]
     rows: Sequence[tuple[Handle, int]]
     serialize: Callable[[int], bytes]
     extend: Callable[[], None]
@@ -59,20 +68,26 @@ class StepReader:
         self._writer: core.StepFrameWriter | None = None
         self._content: StepContent | None = None
 
-    def read(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
+    def read(
+        self,
+        new_token_ids: Ids,
+        drafts: Ids | None,
+        rows: Sequence[RowLike] | None,
+        parents: Ids | None = None,
+    ) -> StepContent:
         """Read the arguments of `Session.step`. Raises the errors of that method.
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
         """
         writer = self._writer if self._changes == self._table.changes else None
-        if writer is None or not writer.read(new_token_ids, drafts, rows):
+        if writer is None or not writer.read(new_token_ids, drafts, rows, parents):
             writer = None if core is None else self._renewed_writer(new_token_ids)
-            if writer is None or not writer.read(new_token_ids, drafts, rows):
-                return self._read_python(new_token_ids, drafts, rows)
+            if writer is None or not writer.read(new_token_ids, drafts, rows, parents):
+                return self._read_python(new_token_ids, drafts, rows, parents)
         if not drafts and rows is None and self._content is not None:
             return self._content
-        kept = _kept(drafts)
-        # The core has checked that all `rows` are pairs.
+        # The core has checked the parents, and that all `rows` are pairs.
+        kept = draft_trees(drafts, parents, check=False)
         placed = (
             place_rows(dict.fromkeys(self._handles, ()), kept, None)
             if rows is None
@@ -95,10 +110,12 @@ class StepReader:
             self._content = StepContent(handles, {}, rows, writer.serialize, writer.extend)
         return writer
 
-    def _read_python(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
+    def _read_python(
+        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, parents: Ids | None
+    ) -> StepContent:
         try:
             added = listed_by_handle(new_token_ids, "new_token_ids")
-            kept = _kept(drafts)
+            kept = draft_trees(drafts, parents)
             for handle in added:
                 self._table.check(handle)
             placed = place_rows(added, kept, rows)
@@ -108,23 +125,23 @@ class StepReader:
                 wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
                 self._requests.fail(wrong)
                 added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
-                kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
+                kept = {
+                    handle: Drafts((0,) * len(ids), ids.parents) if handle in wrong else ids
+                    for handle, ids in kept.items()
+                }
                 frame = step_frame(added, kept, placed, self._vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
-            raise describe_misuse(new_token_ids, drafts, rows) from error
+            raise describe_misuse(new_token_ids, drafts, rows, parents) from error
 
         def extend() -> None:
+            rows_of = Counter(handle for handle, _ in placed)
             for handle, token_ids in added.items():
                 handle.history.extend([index(token_id) for token_id in token_ids])
+                handle.history.add_rows(len(token_ids), rows_of[handle])
 
         def serialize(seq: int) -> bytes:
             return with_length(processing_pb2.SessionRequest(seq=seq, step=frame).SerializeToString())
 
         return StepContent(list(added), kept, placed, serialize, extend)
-
-
-def _kept(drafts: Ids | None) -> dict[Handle, Sequence[int]]:
-    """Copy the draft tokens, because the caller may change theirs."""
-    return {handle: tuple(ids) for handle, ids in listed_by_handle(drafts, "drafts").items()} if drafts else {}

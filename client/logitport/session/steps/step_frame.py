@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from operator import index
 from typing import TYPE_CHECKING
 
+from logitport.core.drafts import Drafts, wrong_parent
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, NotFound
 from logitport.session.handle import Handle
@@ -27,6 +29,36 @@ def listed_by_handle(token_ids: Mapping[Handle, TokenIds], name: str) -> Mapping
     if _LISTS.issuperset(map(type, token_ids.values())):  # the usual step
         return token_ids  # type: ignore[return-value]
     return {handle: listed_ids(ids, f"{name} of {handle}") for handle, ids in token_ids.items()}
+
+
+def draft_trees(
+    drafts: Mapping[Handle, TokenIds] | None, parents: Mapping[Handle, TokenIds] | None, *, check: bool = True
+) -> dict[Handle, Drafts]:
+    """Copy the draft tokens of each request, and their parents, because the caller may change its own.
+
+    Raises:
+        InvalidArgument: the parents of a request are not one for each draft, or one of them does not precede its child.
+    """
+    ids = listed_by_handle(drafts, "drafts") if drafts else {}
+    trees = listed_by_handle(parents, "draft_parents") if parents else {}
+    if check:
+        for handle, listed in trees.items():
+            _check_parents(handle, listed, len(ids.get(handle, ())))
+        trees = {handle: [*map(index, listed)] for handle, listed in trees.items()}
+    return {handle: Drafts(ids.get(handle, ()), trees.get(handle, ())) for handle in dict.fromkeys((*ids, *trees))}
+
+
+def _check_parents(handle: Handle, parents: Sequence[int], count: int) -> None:
+    if len(parents) != count:
+        raise InvalidArgument(
+            f"draft_parents of {handle} has {len(parents)} parents, but the request has {count} draft tokens; pass "
+            "one parent for each draft, or no entry for a chain"
+        )
+    if (wrong := wrong_parent(parents)) is not None:
+        raise InvalidArgument(
+            f"draft_parents[{wrong}] of {handle} is {parents[wrong]}; pass the index of an earlier draft of the "
+            f"request, in [0, {wrong}), or -1 for a draft that follows the history"
+        )
 
 
 def place_rows(
@@ -65,7 +97,7 @@ def place_rows(
 
 def step_frame(
     new_token_ids: Mapping[Handle, Sequence[int]],
-    drafts: Mapping[Handle, Sequence[int]],
+    drafts: Mapping[Handle, Drafts],
     rows: Sequence[tuple[Handle, int]],
     vocab_size: int,
 ) -> processing_pb2.Step:
@@ -86,6 +118,11 @@ def step_frame(
     if drafts:
         frame.draft_counts = pack_int32([len(drafts.get(handle, ())) for handle in handles])
         frame.draft_token_ids = _token_column([drafts.get(handle, ()) for handle in handles], vocab_size)
+        if any(each.parents for each in drafts.values()):
+            trees = [drafts.get(handle, Drafts()) for handle in handles]
+            frame.draft_parents = pack_int32(
+                [parent for each in trees for parent in each.parents or range(-1, len(each) - 1)]
+            )
     if rows != [(handle, 0) for handle in handles]:
         places = {handle: place for place, handle in enumerate(handles)}
         frame.row_requests = pack_int32([places[handle] for handle, _ in rows])
@@ -94,17 +131,21 @@ def step_frame(
     return frame
 
 
-def describe_misuse(new_token_ids: object, drafts: object, rows: object) -> InvalidArgument:
+def describe_misuse(new_token_ids: object, drafts: object, rows: object, parents: object) -> InvalidArgument:
     """Make the error for arguments of a step that have the wrong types."""
-    for name, ids_by_handle in (("new_token_ids", new_token_ids), ("drafts", drafts or {})):
-        if not isinstance(ids_by_handle, Mapping):
-            kind = type(ids_by_handle).__name__
-            return InvalidArgument(f"{name} is of type {kind}; pass a dict of a sequence of ids for each handle")
-        for handle, ids in ids_by_handle.items():
+    by_handle = {"new_token_ids": new_token_ids, "drafts": drafts or {}, "draft_parents": parents or {}}
+    for name, listed in by_handle.items():
+        of = "integers" if name == "draft_parents" else "ids"
+        if not isinstance(listed, Mapping):
+            kind = type(listed).__name__
+            return InvalidArgument(f"{name} is of type {kind}; pass a dict of a sequence of {of} for each handle")
+        for handle, ids in listed.items():
             if not hasattr(ids, "__len__") or not getattr(ids, "shape", (0,)):
                 return InvalidArgument(
-                    f"{name} of {handle} are {ids!r}; pass a sequence of ids, such as [1], or [] for none"
+                    f"{name} of {handle} are {ids!r}; pass a sequence of {of}, such as [1], or [] for none"
                 )
+            if name == "draft_parents" and not all(hasattr(parent, "__index__") for parent in ids):
+                return InvalidArgument(f"draft_parents of {handle} are {ids!r}; pass a sequence of integers")
     for place, row in enumerate(rows) if isinstance(rows, Iterable) else ():
         if not (isinstance(row, Handle) or (isinstance(row, tuple) and [*map(type, row)] == [Handle, int])):
             return InvalidArgument(f"rows[{place}] is {row!r}; pass a handle, or (handle, draft offset)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from logitport.core.compiled import core
 from logitport.core.edits import Edits
+from logitport.core.row_events import RequestEvent, RowEvent
 from logitport.errors import LogitportError
 from logitport.ops import current
 from logitport.session.requests.request_table import late_error
@@ -15,7 +16,7 @@ from logitport.shipping.calls import rows_applied, split_failures, unpack_int32
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from logitport.session.handle import Handle
     from logitport.session.requests.request_table import RequestTable
@@ -47,6 +48,14 @@ class StepResult:
         result = cls.__new__(cls)
         result.__dict__["_reply"] = reply
         return result
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no request failed, and each row has an id that is allowed. Makes no field."""
+        reply: core.StepReply | None = self.__dict__.get("_reply")
+        if reply is not None:
+            return not reply.all_denied_rows
+        return not (self.failures or self.skipped or self.all_denied_rows)
 
     if not TYPE_CHECKING:  # a type checker must not accept any name
 
@@ -99,6 +108,11 @@ class CompiledReply:
         self._result: StepResult | None = None
 
     @property
+    def events(self) -> Sequence[RequestEvent]:
+        """As in `CheckedReply`."""
+        return [RequestEvent(*event[:3], RowEvent(*event[3:])) for event in self.compiled.events or ()]
+
+    @property
     def result(self) -> StepResult:
         """The result, whose fields are made when they are read."""
         if self._result is None:
@@ -125,6 +139,7 @@ class CheckedReply:
         names: display name of each applied processor, by key, if the engine runs a program.
         logits_rows: the rows of logits that the server needs, ascending.
         out_of_sync: requests with a history at the server that differs from the client's.
+        events: the events of the rows with processors that do not read logits.
     """
 
     compiled: ClassVar[core.StepReply | None] = None
@@ -135,6 +150,7 @@ class CheckedReply:
     names: Mapping[str, str] = field(default_factory=dict)
     logits_rows: Sequence[int] = ()
     out_of_sync: Sequence[Handle] = ()
+    events: Sequence[RequestEvent] = ()
 
 
 Answer = Union[CompiledReply, CheckedReply]
@@ -188,6 +204,7 @@ class ReplyReader:
             Edits.from_proto(reply.edits, num_rows, self._vocab_size),
             logits_rows=logits_rows,
             out_of_sync=[handle for handle in content.handles if handle.slot in out_of_sync] if out_of_sync else (),
+            events=read_events(reply.events) if reply.events else (),
         )
         if programs:
             answer.later_edits = [Edits.from_proto(one, num_rows, self._vocab_size) for one in reply.later_edits]
@@ -212,6 +229,16 @@ class ReplyReader:
             rows_applied(reply.applied),
             tuple(unpack_int32(reply.all_denied_rows).tolist()) if reply.all_denied_rows else (),
         )
+
+
+def read_events(events: Iterable[common_pb2.Event]) -> list[RequestEvent]:
+    """Read the events of a reply."""
+    return [
+        RequestEvent(
+            one.slot, one.processor, one.position, RowEvent(one.name, one.values, one.left_out), one.draft_offset
+        )
+        for one in events
+    ]
 
 
 def _programs_of(content: StepContent) -> int:

@@ -10,7 +10,7 @@ from weakref import ref
 
 import orjson
 
-from logitport.core.edits import Edits
+from logitport.core.edits import EditColumns, Edits
 from logitport.errors import ProcessorFailed, StateLost
 from logitport_server.executors.calls.admission_runner import AdmissionRunner
 from logitport_server.executors.calls.processor_loading import Loads, WorkerLoader
@@ -18,6 +18,7 @@ from logitport_server.executors.calls.remote_state import RemoteState, numbers
 from logitport_server.executors.calls.shared_rows import SharedRows
 from logitport_server.executors.calls.worker_calls import WorkerCalls
 from logitport_server.worker import messages
+from logitport_server.worker.event_column import decode_events
 from logitport_session.dialects import Dialect, RequestContext, check_torch
 from logitport_session.dialects.base import States
 from logitport_session.trust.isolation import RemoteCall
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from logitport_session.processor_sources.source import Source
     from logitport_session.shared_memory.regions import Region
 
+_EDIT_COLUMNS = len(EditColumns._fields)
 # A reply could hold millions of edits, and each takes this process microseconds and memory.
 _MAX_EDITS_PER_ROW = 64
 
@@ -286,7 +288,8 @@ class RemoteDialect(Dialect):
                 state.rebuildable = state.rebuildable and state.number not in lost
             result: Any = shared
         else:
-            result = self._decode_edits(columns, call.states)
+            result = self._decode_edits(columns[:_EDIT_COLUMNS], call.states)
+            call.events = decode_events(columns[_EDIT_COLUMNS:], len(call.states))
         if call.error is None:
             if not call.failed and isinstance(call.states, States):
                 self._sent_states, self._sent_loading = ref(call.states), self._calls.loading
@@ -319,7 +322,7 @@ class RemoteDialect(Dialect):
         call = RemoteCall(self, states, logits)
         with WorkerCalls([call], self.worker.deadlines.call) as running:
             running.wait()
-        self.failed = call.failed
+        self.failed, self.events = call.failed, call.events
         if call.error is not None:
             raise call.error
         return call.result

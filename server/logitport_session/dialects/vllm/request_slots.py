@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,14 @@ class RequestSlots:
 class Arrangement:
     """Requests, and the indices in the call of their rows.
 
-    A request with two rows at the same draft offset is listed twice.
+    Each entry of a request has a chain of drafts: a request with a tree of drafts is listed once for each path to a
+    leaf, and a request with the same row twice is listed twice.
 
     Attributes:
         requests: states of the requests.
         drafts: the draft tokens of each request, one fewer than it has rows.
-        indices: for each row, by request, its index in the call. If the call lacks a row at a draft offset, the index
-            of another row of the request fills the gap.
+        indices: for each row, by request, its index in the call. If the call, or the entry, lacks a row after so many
+            drafts, the index of another row of the request fills the gap.
         missing: rows that fill such a gap; their results are discarded.
     """
 
@@ -153,26 +155,34 @@ def arrange(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Co
 
 @dataclass(slots=True)
 class _Span:
-    """The rows of one request, by draft offset; None for a missing row."""
+    """Rows of one request along a chain of drafts, by the number of drafts before them; None for a missing row."""
 
     state: Any
     indices: list[int | None] = field(default_factory=list)
     drafts: Sequence[int] = ()
 
+    def has_room(self, drafts: Sequence[int]) -> bool:
+        """Whether a row after these drafts belongs to the chain, and is not here yet."""
+        depth = len(drafts)
+        if depth < len(self.indices) and self.indices[depth] is not None:
+            return False
+        return list(self.drafts[:depth]) == list(drafts[: len(self.drafts)])
+
 
 def _spans(states: Sequence[Any], drafts: Sequence[Sequence[int]], excluded: Container[Any]) -> list[_Span]:
     spans: list[_Span] = []
-    latest: dict[Any, _Span] = {}
+    of_state: defaultdict[Any, list[_Span]] = defaultdict(list)
     for index, (state, before) in enumerate(zip(states, drafts, strict=True)):
         if state in excluded:
             continue
-        offset = len(before)
-        span = latest.get(state)
-        if span is None or (offset < len(span.indices) and span.indices[offset] is not None):
-            span = latest[state] = _Span(state)
+        span = next((span for span in of_state[state] if span.has_room(before)), None)
+        if span is None:
+            span = _Span(state)
+            of_state[state].append(span)
             spans.append(span)
-        if offset >= len(span.indices):
-            span.indices += [None] * (offset + 1 - len(span.indices))
+        depth = len(before)
+        if depth >= len(span.indices):
+            span.indices += [None] * (depth + 1 - len(span.indices))
             span.drafts = before
-        span.indices[offset] = index
+        span.indices[depth] = index
     return spans

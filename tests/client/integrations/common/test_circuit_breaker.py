@@ -124,7 +124,7 @@ def test_a_session_is_kept_until_it_is_lost_and_the_pause_lasts_as_long_as_the_f
         clock.now += 0.1
         error = copy(error)
     holder.ensure_open(dict)
-    holder.record_success()
+    holder.breaker.record_success()
     holder.discard(error)
     clock.now += pause
     holder.ensure_open(dict)
@@ -132,20 +132,3 @@ def test_a_session_is_kept_until_it_is_lost_and_the_pause_lasts_as_long_as_the_f
     holder.close()
     holder.close()
     assert holder.ensure_open(dict) is service.sessions[5], "a session that was closed has not failed"
-
-
-def test_a_failure_to_open_counts_once(clock: Clock) -> None:
-    attempts = []
-
-    def connect() -> Client:
-        attempts.append(clock.now)
-        raise ServerUnavailable("gone")
-
-    holder = SessionHolder(connect)  # type: ignore[arg-type]
-    for _ in range(30):
-        with pytest.raises(ServerUnavailable) as raised:
-            holder.ensure_open(dict)
-        holder.discard(raised.value)
-        holder.discard(ServerUnavailable("the same, in other words", timed_out=True))
-        clock.now += 0.25
-    assert attempts == [0.0, 1.0, 3.0, 7.0]

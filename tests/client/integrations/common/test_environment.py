@@ -70,6 +70,7 @@ def test_the_times_to_wait_for_a_step_and_for_a_service_that_restarts(
         ("CUSTOM_OPS", "apply_edits"),
         ("TLS", "no such file"),
         *(("REQUEST_PROCESSORS", value) for value in ("all", "builtin,", "none,builtin", "Builtin")),
+        *(("REQUEST_KEYS", value) for value in ("any,mine", "mine,")),
         *(("TENANT", value) for value in ("calendar", "calendar:", ":f", "calendar:missing", "no_such_module:f")),
     ],
 )
@@ -77,15 +78,6 @@ def test_an_invalid_variable_is_refused_at_start(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(f"LOGITPORT_{name}", value)
     with pytest.raises(InvalidArgument, match=value if name == "TLS" else f"LOGITPORT_{name}"):
         environment.client()
-
-
-def test_several_servers(made: list[Client], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "servers.json"
-    path.write_text('[{"targets": ["127.0.0.1:1", "127.0.0.1:2"]}]')
-    for target in ("127.0.0.1:1,127.0.0.1:2", f"file:{path}"):
-        monkeypatch.setenv("LOGITPORT_TARGET", target)
-        made.append(environment.client())
-        assert made[-1].target == target.removeprefix("file:")
 
 
 def test_a_server_name_enables_tls(made: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,5 @@ def test_a_row_ends_with_an_end_of_sequence_id(
 
 
 def test_a_row_that_continues_after_its_end_is_refused() -> None:
-    with pytest.raises(
-        InvalidArgument, match="row 1 continues with 7 after its end-of-sequence id; expected padding, 0"
-    ):
+    with pytest.raises(InvalidArgument, match="row 1 continues with 7 "):
         running_rows(np.array([[1, 0, 0], [1, 0, 7]]), [1], 0)

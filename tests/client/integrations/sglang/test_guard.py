@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +13,14 @@ import dill
 import pytest
 
 import logitport_builtins
+from logitport.integrations.common import request_keys
 from logitport.integrations.sglang import RemoteLogitProcessor, front_end_patches
 from logitport.integrations.sglang.engine_options import unsupported
 from logitport.integrations.sglang.guard import names_hook
 
 REMOTE = RemoteLogitProcessor.to_str()
 OTHER = logitport_builtins.DisallowedTokensLogitsProcessor.to_str()
-OPTIONS = {"speculative_algorithm": None, "pp_size": 1, "disable_overlap_schedule": True}
+OPTIONS = {"speculative_algorithm": None, "speculative_adaptive": False, "pp_size": 1, "disable_overlap_schedule": True}
 
 
 def sealed(data: bytes) -> str:
@@ -68,16 +68,6 @@ class TestTheReference:
     def test_other_strings_are_not_accepted(self, string: Any) -> None:
         assert not names_hook(string)
 
-    def test_long_strings_are_not_kept(self) -> None:
-        class Long(str):
-            __slots__ = ("__weakref__",)
-
-        string = Long(REMOTE + " " * 1000)
-        kept = weakref.ref(string)
-        assert not names_hook(string)
-        del string
-        assert kept() is None
-
 
 class Inputs:
     """The part of SGLang's `GenerateReqInput` that is read."""
@@ -93,7 +83,12 @@ class Inputs:
 def admitted(processor: Any, params: Any) -> Any:
     inputs = Inputs(processor, params)
     front_end_patches._wrap_normalize(Inputs.normalize)(inputs)
-    return inputs.sampling_params
+    return inputs.sampling_params, inputs.custom_logit_processor
+
+
+def admitted_params(processor: Any, params: Any) -> Any:
+    """Return the sampling parameters of admitted inputs."""
+    return admitted(processor, params)[0]
 
 
 class TestAdmission:
@@ -101,27 +96,27 @@ class TestAdmission:
         """SGLang's messages hold no list of lists."""
         custom = {"logitport": [["disallowed_tokens", {"token_ids": [1]}], ["a/b"]], "other": 1}
         params = {"temperature": 0, "custom_params": custom}
-        kept = admitted(REMOTE, params)
+        kept = admitted_params(REMOTE, params)
         text = kept["custom_params"].pop("logitport")
         assert json.loads(text) == [["disallowed_tokens", {"token_ids": [1]}], ["a/b", {}]]
         assert kept == {"temperature": 0, "custom_params": {"other": 1}}
         assert params["custom_params"] is custom
         assert isinstance(custom["logitport"], list)
-        assert admitted(REMOTE, {"custom_params": {"logitport": text}}) == {"custom_params": {"logitport": text}}
+        assert admitted_params(REMOTE, {"custom_params": {"logitport": text}}) == {"custom_params": {"logitport": text}}
 
     def test_a_batch(self) -> None:
         chain = {"custom_params": {"logitport": [["a/b"]]}}
-        kept = admitted([None, REMOTE], [{"temperature": 0}, chain])
+        kept = admitted_params([None, REMOTE], [{"temperature": 0}, chain])
         assert kept == [{"temperature": 0}, {"custom_params": {"logitport": '[["a/b",{}]]'}}]
-        assert admitted(REMOTE, [chain, chain]) == [kept[1], kept[1]]
+        assert admitted_params(REMOTE, [chain, chain]) == [kept[1], kept[1]]
 
     @pytest.mark.parametrize(
         "params",
         [{}, {"custom_params": None}, {"custom_params": {"other": 1}}, {"custom_params": {"logitport": None}}, None],
     )
     def test_requests_without_a_chain_pass_unchanged(self, params: Any) -> None:
-        assert (admitted(REMOTE, params) or {}) == (params or {})
-        assert admitted(None, params) == params
+        assert (admitted_params(REMOTE, params) or {}) == (params or {})
+        assert admitted_params(None, params) == params
 
     @pytest.mark.parametrize(
         ("processor", "params", "message"),
@@ -129,21 +124,44 @@ class TestAdmission:
             (OTHER, {}, "this server accepts one custom_logit_processor"),
             ([REMOTE, OTHER], [{}, {}], "this server accepts one custom_logit_processor"),
             (REMOTE, {"custom_params": {"logitport": 7}}, "a list of"),
-            (
-                None,
-                {"custom_params": {"logitport": [["a/b"]]}},
-                "has no custom_logit_processor, so it would have no effect",
-            ),
+            (None, {"custom_params": {"logitport": 7}}, "a list of"),
             (REMOTE, {"beam_width": 2}, "beam search"),
+            (None, {"beam_width": 2, "custom_params": {"logitport": [["a/b"]]}}, "beam search"),
+            (OTHER, {"custom_params": {"logitport": [["a/b"]]}}, "this server accepts one custom_logit_processor"),
         ],
     )
     def test_refused_requests(self, processor: Any, params: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             admitted(processor, params)
 
+    @pytest.mark.parametrize("processor", [None, "", REMOTE])
+    def test_the_key_is_enough(self, processor: Any) -> None:
+        """The plugin adds the reference; without the key it adds none."""
+        chain, none = {"custom_params": {"logitport": [["a/b"]]}}, {"custom_params": {"other": 1}}
+        text = {"custom_params": {"logitport": '[["a/b",{}]]'}}
+        assert admitted(processor, chain) == (text, REMOTE)
+        assert admitted([processor, None], [chain, none]) == ([text, none], [REMOTE, None])
+        assert admitted(None, [chain, none]) == ([text, none], [REMOTE, None])
+        assert admitted(processor, none) == (none, processor)
+
+    @pytest.mark.parametrize("processor", [None, REMOTE])
+    def test_a_mistyped_key_is_logged_or_refused(
+        self, processor: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(request_keys, "_warned", set())
+        mistyped = {"custom_params": {"logitprot": "[]", "thinking_budget": 9}}
+        assert admitted(processor, mistyped) == (mistyped, processor)
+        (message,) = caplog.messages
+        assert "the key 'logitprot' in custom_params" in message
+        monkeypatch.setenv("LOGITPORT_REQUEST_KEYS", "none")
+        with pytest.raises(ValueError, match=r"custom_params has the key 'logitprot'.*write 'logitport'"):
+            admitted(processor, mistyped)
+        assert admitted(processor, {"custom_params": {"thinking_budget": 9}})[1] == processor
+
     def test_with_a_default_the_processor_need_not_be_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["a/b"]]')
-        kept = admitted(None, {"custom_params": {"logitport": []}})
+        assert admitted(None, {"custom_params": {"other": 1}}) == ({"custom_params": {"other": 1}}, None)
+        kept = admitted_params(None, {"custom_params": {"logitport": []}})
         assert kept == {"custom_params": {"logitport": "[]"}}
 
 
@@ -193,12 +211,21 @@ class TestTheScheduler:
         ({}, False, ""),
         ({"disable_overlap_schedule": False}, True, ""),
         ({"disable_overlap_schedule": False}, False, "overlap schedule"),
-        ({"speculative_algorithm": "EAGLE"}, True, "--speculative-algorithm EAGLE"),
-        ({"pp_size": 2}, True, "--pp-size 2"),
+        ({"speculative_algorithm": "NGRAM"}, True, ""),
+        ({"speculative_algorithm": "EAGLE"}, True, ""),
+        ({"speculative_algorithm": "UNO"}, True, "--speculative-algorithm UNO: SGLang does not call processors"),
+        ({"speculative_algorithm": "EAGLE", "speculative_adaptive": True}, True, "--speculative-adaptive"),
+        ({"speculative_algorithm": "NGRAM", "disable_overlap_schedule": False}, True, "--disable-overlap-schedule"),
+        ({"pp_size": 2}, True, ""),
+        ({"speculative_algorithm": "NGRAM"}, None, "--speculative-algorithm NGRAM: SGLang does not call processors"),
+        ({"pp_size": 2}, None, "--pp-size 2"),
     ],
 )
-def test_engines_that_are_refused(changed: dict[str, Any], delays: bool, message: str) -> None:
-    reason = unsupported((OPTIONS | changed).__getitem__, delays_sampling=delays)
+def test_engines_that_are_refused(changed: dict[str, Any], delays: bool | None, message: str) -> None:
+    """None: without the plugin, which delays the sampling and verifies drafts."""
+    plugin = delays is not None
+    options = (OPTIONS | changed).__getitem__
+    reason = unsupported(options, delays_sampling=bool(delays), has_plugin=plugin, verifies=plugin)
     assert message in reason
     assert bool(reason) == bool(message)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client
+from logitport import Client, LogitportError
 from logitport.errors import InvalidArgument, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.engine_options import unsupported_here
@@ -45,6 +45,10 @@ class Req:
         self.ended = False
         vars(self).update(attributes)
 
+    @property
+    def finished_reason(self) -> str | None:
+        return "stop" if self.ended else None
+
     def finished(self) -> bool:
         return self.ended
 
@@ -63,7 +67,8 @@ def finish_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["sglang.srt.managers.schedule_batch"]
     module.FINISH_ABORT = lambda *why: SimpleNamespace(message=why[0], status=why[1], kind=why[2])
     runtime = ModuleType("sglang.srt.runtime_context")
-    runtime.get_context = lambda: SimpleNamespace(config_leaf=lambda name: name)
+    numbers = {"speculative_num_draft_tokens": 6}
+    runtime.get_context = lambda: SimpleNamespace(config_leaf=lambda name: numbers.get(name, name))
     monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", runtime)
 
 
@@ -85,7 +90,7 @@ def ban(*token_ids: int) -> list[Any]:
 def step(hook: Hook, *params: Any) -> torch.Tensor:
     """Run one step; each id's logit is its own number."""
     logits = torch.arange(float(VOCAB_SIZE)).repeat(len(params), 1)
-    hook.process(logits, params)
+    hook.process(logits, list(params))
     return logits
 
 
@@ -96,34 +101,33 @@ def sample(logits: torch.Tensor, *reqs: Req) -> list[int]:
     return ids
 
 
-def test_edits_apply_only_to_rows_with_processors(hook: Hook) -> None:
-    one, two, three = Req([2]), Req([3]), Req([4])
-    logits = step(hook, params_of(one, ban(31)), params_of(two), params_of(three, ban(31, 30)))
-    assert logits.argmax(-1).tolist() == [30, 31, 29]
-    assert torch.equal(logits[1], torch.arange(float(VOCAB_SIZE)))
+def test_a_key_that_the_operator_does_not_permit_ends_its_request_alone(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the plugin no front end has checked it. SGLang's own keys are permitted."""
+    monkeypatch.setenv("LOGITPORT_REQUEST_KEYS", "none")
+    fine, wrong = Req([2]), Req([3])
+    mistyped = {"logitprot": [ban(30)], "__req__": weakref.proxy(wrong)}
+    logits = step(hook, {**params_of(fine, ban(31)), "thinking_budget": 9}, mistyped)
+    assert logits.argmax(-1).tolist() == [30, EOS]
+    assert fine.to_finish is None
+    assert wrong.to_finish.status == HTTPStatus.BAD_REQUEST
+    assert "write 'logitport'" in wrong.to_finish.message
 
 
-def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, frames: list[tuple[str, int]]) -> None:
-    reqs = [Req([2]), Req([3]), Req([4])]
-    params = [params_of(req, ban(31)) for req in reqs]
-    sample(step(hook, *params), *reqs)
-    assert frames == [("add", 3)]
-    reqs[0].ended = reqs[1].ended = True
-    assert step(hook, params[2], params_of(new := Req([5]), ban(30))).argmax(-1).tolist() == [30, 31]
-    assert frames[1:] == [("remove", 2), ("add", 1)]
-    assert not new.to_finish
-
-
-def test_readers_and_others_in_one_batch(hook: Hook) -> None:
-    reads, edits, neither = Req([2]), Req([3]), Req([4])
-    logits = step(
-        hook, params_of(neither), params_of(reads, [AddCallCount.to_str(), {}], ban(31)), params_of(edits, ban(31))
-    )
-    as_it_was = torch.arange(float(VOCAB_SIZE))
-    assert torch.equal(logits[0], as_it_was)
-    assert torch.equal(logits[1, :31], as_it_was[:31] + 1)
-    assert logits[:, 31].tolist() == [31.0, -torch.inf, -torch.inf]
-    assert hook._holder.session.logits_memory == "host"
+def test_a_request_shows_its_report(hook: Hook) -> None:
+    thinking = {"thinking_budget": 1, "thinking_start_ids": [2], "thinking_end_ids": [3]}
+    req, other = Req([2]), Req([5])
+    params = params_of(req, ["thinking_budget", thinking])
+    for _ in range(2):
+        sample(step(hook, params, params_of(other)), req, other)
+    assert not vars(other).keys() & {"logitport_handle"}
+    hook._batch._discard_session(LogitportError("lost"))
+    hook._holder.breaker.record_success()  # without the pause after a failure
+    sample(step(hook, params), req)
+    report = vars(req)["logitport_handle"].report
+    assert [(one.name, one.position, one.values) for one in report.events] == [("budget_hit", 1, {"at": 1})]
+    assert report.rows_applied == 3
 
 
 def test_histories_are_tracked(hook: Hook) -> None:
@@ -162,13 +166,6 @@ def test_rows_that_are_not_processed(hook: Hook) -> None:
     logits = step(hook, *(params_of(req, ban(31)) for req in unprocessed), gone, None, {"logitport": [ban(31)]})
     assert logits.argmax(-1).tolist() == [31] * 6
     assert hook._holder.session is None
-
-
-def test_requests_without_a_chain_are_removed_too(hook: Hook) -> None:
-    for _ in range(3):
-        req = Req([2])
-        step(hook, params_of(req))
-    assert len(hook._tracked._tracked) == 1
 
 
 def test_the_default_chain_is_for_requests_that_name_none(client: Client) -> None:
@@ -236,6 +233,15 @@ def test_a_session_waits_for_a_lost_service_as_long_as_the_operator_says(monkeyp
     assert _options(torch.zeros(1, VOCAB_SIZE), Req([2]))["reconnect_seconds"] == 200.0
 
 
+def lose_session(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next removal find that the server has gone."""
+
+    def remove(*_: object) -> None:
+        raise ServerUnavailable("no server")
+
+    monkeypatch.setattr(hook._holder.session, "remove", remove)
+
+
 class TestServerGone:
     def test_requests_end_with_503_and_only_the_first_one_waits(self) -> None:
         attempts = []
@@ -276,6 +282,26 @@ class TestServerGone:
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30
             hook._holder.close()
+
+    def test_a_session_that_is_lost_by_a_removal_ends_the_requests_of_the_step(
+        self, hook: Hook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ends, goes_on, retracted = Req([2]), Req([3]), Req([4])
+        reqs = [ends, goes_on, retracted]
+        sample(step(hook, *(params_of(req, ban(31)) for req in reqs)), *reqs)
+        ends.ended = True
+        lose_session(hook, monkeypatch)
+        assert step(hook, params_of(goes_on, ban(31))).argmax() == EOS
+        assert goes_on.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
+        goes_on.ended = True
+
+        # A request that comes before the service is there again does not end one that waits.
+        new = Req([5])
+        step(hook, params_of(new, ban(31)))
+        assert new.to_finish.status is HTTPStatus.SERVICE_UNAVAILABLE
+        hook._holder.breaker.record_success()  # the pause has passed
+        assert step(hook, params_of(retracted, ban(31))).argmax() == 30
+        assert retracted.to_finish is None
 
     def test_a_defect_of_the_hook_ends_requests_not_the_engine(
         self, hook: Hook, monkeypatch: pytest.MonkeyPatch

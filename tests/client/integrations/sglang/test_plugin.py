@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from logitport import InvalidArgument
+from logitport.integrations.sglang import meta_info, speculation
 from logitport.integrations.sglang.engine_options import DELAY_SAMPLE
 from logitport.integrations.sglang.plugin import install
+from logitport.report import Report
 
 
 class ServerArgs:
@@ -28,31 +31,60 @@ class ServerArgs:
         pass
 
 
+def _update_meta_info(
+    self: object, meta_info: dict[str, Any], state: object, fields: dict[str, Any], index: int, reason: object
+) -> None:
+    """As SGLang's: adds up lists."""
+    for key, values in fields.items():
+        meta_info.setdefault(key, []).extend(values[index])
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def _create_worker(_algorithm: object, server_args: ServerArgs) -> type:
+    """As SGLang's: imports the worker's module, which has `eagle_sample` by its name."""
+    for name in ("eagle_utils", "ngram_worker"):
+        module = ModuleType(name)
+        vars(module)["eagle_sample"] = lambda *args: (None, None, args)
+        sys.modules[f"sglang.srt.speculative.{name}"] = module
+    return object
+
+
 @pytest.fixture(autouse=True)
 def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the parts of SGLang that the plugin patches and reads."""
     monkeypatch.setattr(ServerArgs, "check_server_args", ServerArgs.check_server_args)
     delays = SimpleNamespace(get=lambda: os.environ.get(DELAY_SAMPLE) == "1")
-    for name, content in {
-        "sglang": {},
-        "sglang.srt": {},
-        "sglang.srt.server_args": {"ServerArgs": ServerArgs},
-        "sglang.srt.arg_groups": {},
-        "sglang.srt.arg_groups.overrides": {"resolved_view": lambda server_args: server_args},
-        "sglang.srt.environ": {"envs": SimpleNamespace(SGLANG_ENABLE_DELAY_SAMPLE=delays)},
-        "sglang.srt.managers": {},
-        "sglang.srt.managers.io_struct": {
-            "GenerateReqInput": type("Input", (), {"normalize_batch_and_arguments": lambda self: None})
-        },
-        "sglang.srt.managers.tokenizer_manager": {
-            "TokenizerManager": type("TokenizerManager", (), {"generate_request": lambda self, inputs, request: None})
-        },
-        "sglang.srt.sampling": {},
-        "sglang.srt.sampling.custom_logit_processor": {"CustomLogitProcessor": type("CustomLogitProcessor", (), {})},
-        "sglang.srt.managers.schedule_batch": {"Req": type("Req", (), {"__init__": lambda self: None})},
-    }.items():
+    envs = SimpleNamespace(SGLANG_ENABLE_DELAY_SAMPLE=delays, SGLANG_RUST_SERVER=SimpleNamespace(get=lambda: False))
+    add_info = {"build_additional_customized_info": lambda self, reqs: {"of_sglang": [[1]] * len(reqs)}}
+    of_manager = {"generate_request": lambda *_: None, "update_request_meta_info": _update_meta_info}
+    classes: dict[str, tuple[str, dict[str, Any]]] = {
+        "managers.io_struct": ("GenerateReqInput", {"normalize_batch_and_arguments": _ignore}),
+        "managers.tokenizer_manager": ("TokenizerManager", of_manager),
+        "managers.scheduler_components.output_streamer": (
+            "SchedulerOutputStreamer",
+            {"has_additional_customized_info": False, **add_info},
+        ),
+        "managers.scheduler_pp_mixin": (
+            "SchedulerPPMixin",
+            {"_pp_prepare_tensor_dict": _ignore, "_pp_prep_batch_result": _ignore},
+        ),
+        "managers.schedule_batch": ("Req", {"__init__": _ignore}),
+        "speculative.spec_info": ("SpeculativeAlgorithm", {"create_worker": _create_worker}),
+        "sampling.custom_logit_processor": ("CustomLogitProcessor", {}),
+    }
+    contents: dict[str, dict[str, Any]] = {
+        "server_args": {"ServerArgs": ServerArgs},
+        "arg_groups.overrides": {"resolved_view": lambda server_args: server_args},
+        "environ": {"envs": envs},
+        **{name: {cls: type(cls, (), members)} for name, (cls, members) in classes.items()},
+    }
+    folders = {name.rpartition(".")[0] for name in contents} - {""}
+    for name in ("sglang", "sglang.srt", *(f"sglang.srt.{one}" for one in (*sorted(folders), *contents))):
         module = ModuleType(name)
-        vars(module).update(content)
+        vars(module).update(contents.get(name.removeprefix("sglang.srt."), {}))
         monkeypatch.setitem(sys.modules, name, module)
 
 
@@ -80,6 +112,17 @@ def test_sampling_is_delayed_where_processors_would_miss_a_token(options: dict[s
     assert os.environ[DELAY_SAMPLE] == delays
 
 
+def test_drafts_are_verified_with_processors_once_a_worker_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+    algorithm = sys.modules["sglang.srt.speculative.spec_info"].SpeculativeAlgorithm
+    for name in ("eagle_utils", "ngram_worker"):
+        monkeypatch.setitem(sys.modules, f"sglang.srt.speculative.{name}", None)
+        monkeypatch.delitem(sys.modules, f"sglang.srt.speculative.{name}")
+    assert not speculation.installed()
+    assert algorithm().create_worker(ServerArgs()) is object
+    assert speculation.installed()
+
+
 def test_a_process_that_checks_no_options_delays_unless_it_inherits_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,12 +139,44 @@ def test_an_explicit_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ServerArgs(enable_custom_logit_processor=False).check_server_args()
     assert os.environ[DELAY_SAMPLE] == "1"
     monkeypatch.setenv(DELAY_SAMPLE, "0")
-    with pytest.raises(InvalidArgument, match="the overlap schedule passes processors a history"):
+    with pytest.raises(InvalidArgument, match="overlap schedule"):
         ServerArgs().check_server_args()
 
 
-def test_an_invalid_variable_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "soon")
+@pytest.mark.parametrize("name", ["LOGITPORT_STEP_TIMEOUT_SECONDS", "LOGITPORT_REPORT"])
+def test_an_invalid_variable_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "soon")
+    with suppress(InvalidArgument):  # SGLang logs it
+        install()
+    with pytest.raises(InvalidArgument, match=f"{name} is 'soon'"):
+        ServerArgs().check_server_args()
+
+
+class Ended(SimpleNamespace):
+    """A request of the scheduler."""
+
+    def finished(self) -> bool:
+        return bool(self.ended)
+
+
+def test_reports_reach_the_meta_info_of_ended_requests() -> None:
     install()
-    with pytest.raises(InvalidArgument, match="LOGITPORT_STEP_TIMEOUT_SECONDS is 'soon'"):
-        ServerArgs().check_server_args()
+    streamer = sys.modules["sglang.srt.managers.scheduler_components.output_streamer"].SchedulerOutputStreamer()
+    manager = sys.modules["sglang.srt.managers.tokenizer_manager"].TokenizerManager()
+    reqs = [Ended(ended=True), Ended(ended=False), Ended(ended=True)]
+    for req in reqs[:2]:
+        meta_info.remember(req, SimpleNamespace(report=Report((), rows_applied=7)))  # type: ignore[arg-type]
+    assert streamer.has_additional_customized_info
+    fields = streamer.build_additional_customized_info(reqs)
+    found: list[dict[str, Any]] = [{}, {}, {}]
+    for index, one in enumerate(found):
+        manager.update_request_meta_info(one, None, fields, index, None)
+    assert found == [{"of_sglang": [1], "logitport": Report((), rows_applied=7).to_json()}, *[{"of_sglang": [1]}] * 2]
+    assert streamer.build_additional_customized_info(reqs[1:]) == {"of_sglang": [[1]] * 2}
+
+
+def test_without_reports_outputs_are_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_REPORT", "off")
+    install()
+    streamer = sys.modules["sglang.srt.managers.scheduler_components.output_streamer"].SchedulerOutputStreamer
+    assert not streamer.has_additional_customized_info

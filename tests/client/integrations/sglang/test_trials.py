@@ -115,11 +115,22 @@ async def generate(sent: Inputs) -> list[str]:
     return [chunk async for chunk in Manager().generate_request(sent)]
 
 
-def test_a_chain_is_tried_and_the_request_goes_on() -> None:
-    sent = inputs(ban(1))
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_chain_without_the_reference_is_tried_too(batch: bool) -> None:
+    """A plain client sends no custom_logit_processor."""
+    fine, wrong = ({"custom_params": {"logitport": [chain]}} for chain in (ban(1), ["no/such"]))
+    sent = Inputs([{}, fine] if batch else fine, None)
     assert asyncio.run(generate(sent)) == ["first", "last"]
-    assert sent.normalized == 1
-    assert isinstance(sent.sampling_params["custom_params"]["logitport"], str)
+    assert sent.custom_logit_processor == ([None, REMOTE] if batch else REMOTE)
+    with pytest.raises(ValueError, match="logitport: NotFound"):
+        asyncio.run(generate(Inputs([{}, wrong] if batch else wrong, None)))
+
+
+def test_inputs_for_embeddings_pass() -> None:
+    sent = inputs(ban(1), processor=None)
+    assert front_end_patches._may_have_chain(sent)
+    del sent.custom_logit_processor
+    assert not front_end_patches._may_have_chain(sent)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def results(manager: ContinuousBatchingManager, count: int) -> dict[str, Any]:
     return ended
 
 
-@pytest.mark.parametrize("chain", [name for name in CHAINS if name != "nothing"])
+@pytest.mark.parametrize("chain", ["a chain", "counts calls"])
 def test_tokens_equal_those_of_the_same_processors_in_process(
     client: Client, model: Qwen2ForCausalLM, reference: Any, chain: str
 ) -> None:
@@ -246,6 +246,17 @@ def test_a_failure_ends_only_its_request(
     assert "in edit" in outputs["fails"].error
     assert outputs["fails"].generated_tokens == reference("nothing", 0)[:at]
     assert outputs["other"].error is None
+    assert outputs["other"].generated_tokens == reference("reads logits", 1)
+
+
+def test_a_mistyped_key_fails_its_request(client: Client, started: Any, reference: Any) -> None:
+    """transformers itself refuses keys that no processor reads."""
+    manager = started(RemoteLogitsProcessor(CHAINS["reads logits"], client=client))
+    manager.add_request(PROMPTS[0], "mistyped", 4, logitprot=[])
+    manager.add_request(PROMPTS[1], "other", NEW)
+    outputs = results(manager, 2)
+    assert "logitprot" in outputs["mistyped"].error
+    assert "'logitport'" in outputs["mistyped"].error
     assert outputs["other"].generated_tokens == reference("reads logits", 1)
 
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, LogitportError
+from logitport.integrations.common.engine_step import EngineStep
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest, RemoteStep
+from logitport.integrations.vllm.remote_batch import RemoteBatch, RemoteRequest
 from logitport.integrations.vllm.requested_chain import ending_id
 from logitport.shipping.request import Request
 from tests.conftest import free_address
@@ -68,12 +69,12 @@ def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> list[torch.Tensor]:
     """Run requests with these chains, in every `apart`-th row, for some steps. Returns each step's logits."""
-    requests = [RemoteRequest(f"r{place}", 2, EOS) for place in range(len(chains))]
+    requests = [RemoteRequest(f"r{place}", 2, ending_id=EOS) for place in range(len(chains))]
     for request, chain in zip(requests, chains, strict=True):
         batch.admit(request, partial(Request, [5, 6], processors=chain, request_id=request.request_id))
     processed = []
     for number in range(steps):
-        step = RemoteStep()
+        step = EngineStep()
         for place, request in enumerate(requests):
             step.add(request, [10 + number] if number else [], apart * place)
         batch.begin(step)
@@ -121,15 +122,6 @@ def test_two_ranks_give_the_result_of_one(chains: str, apart: int, failures: lis
     assert len(failures) == (0 if chains.startswith("edits") else 1)
 
 
-def test_rows_without_a_request_are_not_modified() -> None:
-    logits = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS["edits and logits"], 1)[0]
-
-    original = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(logits[[1, 3]], original[[1, 3]])
-    assert torch.equal(logits[2], original[2] * 2)
-    assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
-
-
 def test_a_failed_request_can_only_sample_its_ending_id(failures: list[Any]) -> None:
     first, second, third = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS["a processor that fails"], 3)
 
@@ -164,13 +156,13 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
     target = free_address()
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, request = RemoteBatch(OPTIONS, Ranks()), RemoteRequest("waits", 2, EOS)
+    batch, request = RemoteBatch(OPTIONS, Ranks()), RemoteRequest("waits", 2, ending_id=EOS)
     bigrams = [("no_repeat_ngram", {"ngram_size": 2, "window_size": 100})]
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target))
         batch.admit(request, lambda: Request([5, 6], processors=bigrams))
         for new_ids in ([], [5]):
-            step = RemoteStep()
+            step = EngineStep()
             step.add(request, new_ids, 0)
             batch.finish(step, torch.zeros(1, VOCAB_SIZE))
         if graceful:
@@ -180,7 +172,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
             first.process.wait()
         later = threading.Timer(3.0, lambda: servers.enter_context(serving("--listen", target)))
         later.start()
-        step, logits = RemoteStep(), torch.zeros(1, VOCAB_SIZE)
+        step, logits = EngineStep(), torch.zeros(1, VOCAB_SIZE)
         step.add(request, [], 0)
         batch.begin(step)
         batch.finish(step, logits)
@@ -209,12 +201,12 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, step = RemoteBatch(OPTIONS | {"reconnect_seconds": 200.0}, Ranks()), RemoteStep()
+    batch, step = RemoteBatch(OPTIONS | {"reconnect_seconds": 200.0}, Ranks()), EngineStep()
     logits = torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
         for place, chain in enumerate(([(AllowsFive, {})], CHAINS["edits"][0])):
-            request = RemoteRequest(f"r{place}", 2, EOS)
+            request = RemoteRequest(f"r{place}", 2, ending_id=EOS)
             batch.admit(request, partial(Request, [5, 6], processors=chain))
             step.add(request, [], place)
         batch.send_changes()
@@ -229,12 +221,12 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
         assert not failures
         assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [5]
         assert torch.isinf(logits[1]).nonzero().flatten().tolist() == [3, 4]
-        for request in step.new_ids:
+        for request in step.requests:
             batch.release(request)
 
 
 def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
-    admitted = RemoteRequest(name, 2, EOS)
+    admitted = RemoteRequest(name, 2, ending_id=EOS)
     batch.admit(admitted, lambda: request)
     return admitted
 
@@ -244,7 +236,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(frames: list[tuple[s
     first = [admit(batch, f"r{place}", Request([5, 6], processors=chain)) for place in range(5)]
     batch.release(first.pop())
     assert frames == []
-    step = RemoteStep()
+    step = EngineStep()
     for place, request in enumerate(first):
         step.add(request, [], place)
     logits = torch.zeros(4, VOCAB_SIZE)
@@ -265,7 +257,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(frames: list[tuple[s
 @pytest.mark.parametrize("wrong", [Request([2**40, 6]), Request([5, 6], processors=[("no/such", {})])])
 def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any]) -> None:
     """By the session, before it is sent, or by the server."""
-    batch, step = RemoteBatch(OPTIONS, Ranks()), RemoteStep()
+    batch, step = RemoteBatch(OPTIONS, Ranks()), EngineStep()
     good = Request([5, 6], processors=CHAINS["edits"][0])
     requests = [admit(batch, name, one) for name, one in (("a", good), ("wrong", wrong), ("b", good))]
     for place, request in enumerate(requests):
@@ -279,9 +271,9 @@ def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any])
 
 
 def test_logits_of_another_width_end_requests_not_the_engine(failures: list[Any]) -> None:
-    request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(OPTIONS, Ranks())
+    request, batch = RemoteRequest("wide", 2, ending_id=EOS), RemoteBatch(OPTIONS, Ranks())
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
-    step = RemoteStep()
+    step = EngineStep()
     step.add(request, [], 0)
     logits = torch.zeros(1, VOCAB_SIZE + 1)
 
@@ -336,7 +328,7 @@ def test_the_ending_id_ends_the_request() -> None:
 
 
 def test_a_request_that_cannot_be_made_fails(failures: list[Any]) -> None:
-    request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(OPTIONS, Ranks())
+    request, batch = RemoteRequest("bad", 2, ending_id=EOS), RemoteBatch(OPTIONS, Ranks())
 
     def raises() -> Request:
         raise LogitportError("not so")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.errors import ProcessorFailed
-from logitport.integrations.common import tenants, trials
-from logitport.integrations.vllm import request_trials
+from logitport.errors import InvalidArgument, ProcessorFailed
+from logitport.integrations.common import request_keys, tenants, trials
+from logitport.integrations.vllm import request_trials, responses
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
@@ -42,6 +42,21 @@ def test_a_refused_chain_is_an_error_of_the_request(server: RunningServer, monke
         with pytest.raises(ValueError, match=r"logitport|disallowed_tokens"):
             request_trials.check(wrong)
     request_trials.check(params(ban(2)))
+
+
+def test_a_mistyped_key_is_logged_or_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The refusal is that request's alone, also without a chain; keys of vLLM itself are permitted."""
+    monkeypatch.setattr(request_keys, "_warned", set())
+    mistyped = SimpleNamespace(extra_args={"logitprot": "[]", "kv_transfer_params": {}}, stop_token_ids=[])
+    request_trials.check(mistyped)
+    (message,) = caplog.messages
+    assert "'logitprot'" in message
+    monkeypatch.setenv("LOGITPORT_REQUEST_KEYS", "none")
+    with pytest.raises(ValueError, match=r"extra_args has the key 'logitprot'.*write 'logitport'") as refused:
+        request_trials.check(mistyped)
+    assert isinstance(refused.value, responses.refusal(InvalidArgument("")).__class__)
+    fine = SimpleNamespace(extra_args={"logitport": [], "kv_transfer_params": {}}, stop_token_ids=[])
+    request_trials.check(fine)
 
 
 def tenants_params(tenant: str, token_id: int) -> Any:

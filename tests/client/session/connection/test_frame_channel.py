@@ -18,7 +18,6 @@ from logitport import (
     SessionClosed,
     StateLost,
 )
-from logitport.errors import to_proto
 from logitport.session.connection import frame_channel
 from logitport_proto import common_pb2, processing_pb2
 from tests.client.scripted import VOCAB, Script, edits_reply, failure, int32, kinds, zeros
@@ -74,13 +73,6 @@ def test_a_refused_request_takes_no_slot(opened: Any) -> None:
     script.answer = script.correct
     assert session.add(Request()).slot == 0
     assert len(session) == 1
-
-
-def test_a_request_that_cannot_be_sent_takes_no_slot(opened: Any) -> None:
-    session, script = opened()
-    with pytest.raises(InvalidArgument):
-        session.add(Request([2**40]))
-    assert kinds(script) == ["open"]
 
 
 @pytest.mark.parametrize("wrong", [[VOCAB], [-1], [1, -1], [1.5], ["x"], [None], [2**40]])
@@ -151,15 +143,6 @@ def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None
     assert script.frames[-1].step.draft_token_ids == script.frames[-3].step.draft_token_ids == int32(3)
 
 
-def test_large_requests_are_sent_again_in_several_frames(opened: Any) -> None:
-    session, script = opened()
-    handles = [session.add(Request([1], [2] * 600_000)) for _ in range(3)]
-    differs_once(script, 0, 1, 2)
-    session.step(dict.fromkeys(handles, ())).apply(zeros(3))
-    again = [frame.add for frame in script.frames[5:] if frame.HasField("add")]
-    assert [len(frame.requests) for frame in again] == [2, 1]
-
-
 def test_a_step_that_cannot_be_sent_leaves_histories_and_frame_numbers_unchanged(opened: Any) -> None:
     session, script = opened()
     handle = session.add(Request([1]))
@@ -226,19 +209,6 @@ def test_a_step_is_applied_once_and_not_after_another_is_begun(opened: Any) -> N
         second.apply(zeros())
 
 
-def test_requests_may_be_added_and_removed_between_a_step_and_its_logits(opened: Any) -> None:
-    session, script = opened()
-    script.answer = lambda frame: (
-        edits_reply(logits_rows=int32(0)) if frame.WhichOneof("frame") == "step" else script.correct(frame)
-    )
-    handle = session.add(Request())
-    pending = session.step({handle: []})
-    session.add(Request())
-    session.remove(handle)
-    pending.apply(zeros())
-    assert kinds(script) == ["open", "add", "step", "add", "remove", "logits"]
-
-
 @pytest.mark.parametrize(
     "logits",
     [
@@ -255,18 +225,6 @@ def test_logits_that_do_not_fit(opened: Any, logits: Any) -> None:
     with pytest.raises(InvalidArgument):
         pending.apply(logits)
     pending.apply(zeros())
-
-
-def test_a_frame_that_was_refused(opened: Any) -> None:
-    session, script = opened()
-    handle = session.add(Request())
-    script.answer = lambda frame: {"error": to_proto(InvalidArgument("refused"))}
-    pending = session.step({handle: [1]})
-    for _ in range(2):
-        with pytest.raises(InvalidArgument, match="refused"):
-            pending.apply(zeros())
-    script.answer = script.correct
-    session.step({handle: []}).apply(zeros())
 
 
 def test_failures_are_reported_by_handle(opened: Any) -> None:
@@ -303,42 +261,7 @@ def test_histories_that_differ_are_sent_again(opened: Any) -> None:
     assert step.new_token_ids == b""
 
 
-def test_a_history_that_is_refused_again_fails_only_its_request(opened: Any) -> None:
-    session, script = opened()
-    handles = [session.add(Request([1])) for _ in range(3)]
-    differs_once(script, 0, 1)
-    answer = script.answer
-
-    def refuse(frame: Any) -> dict[str, Any]:
-        reply = answer(frame)
-        if frame.HasField("add"):
-            reply["added"].failures.append(failure(1, StateLost("state is gone")))
-        if len(script.frames) == 7:  # the step again
-            reply["edits"].failures.append(failure(1, NotFound("no request")))
-        return reply
-
-    script.answer = refuse
-    result = session.step({handle: [2] for handle in handles}).apply(zeros(3), check=False)
-    assert {handle: type(error) for handle, error in result.failures.items()} == {handles[1]: StateLost}
-
-
-def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
-    session, script = opened()
-    first, second = session.add(Request([1])), session.add(Request([1]))
-    differs = edits_reply(failures=[failure(0, LogitportError("differs", code=LogitportError.NEED_SYNC))])
-    differs_once(script, 0, 1)
-    answer = script.answer
-    pending = session.step({first: [], second: []})
-    session.remove(first)
-    script.answer = lambda frame: (
-        differs if frame.HasField("step") and script.frames[-2].HasField("add") else answer(frame)
-    )
-    result = pending.apply(zeros(2), check=False)
-    assert [entry.slot for entry in script.frames[-2].add.requests] == [second.slot]
-    assert {handle: type(error) for handle, error in result.failures.items()} == {first: LogitportError}
-
-
-FORWARD_PASS, AT_ONCE = 0.005, 0.00001
+FORWARD_PASS = 0.005
 
 
 class LeftReplies(Script):
@@ -366,16 +289,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(100.0)
     monkeypatch.setattr(frame_channel, "_clock", clock)
     return clock
-
-
-def test_steps_that_are_applied_at_once_are_not_left_to_the_thread(opened: Any, clock: Clock) -> None:
-    session, script = opened(LeftReplies())
-    handle = session.add(Request())
-    for _ in range(5):
-        pending = session.step({handle: [1]})
-        clock.now += AT_ONCE
-        pending.apply(zeros())
-    assert script.left == 1, "the first one"
 
 
 def test_overlapped_steps_are_left_to_the_thread_again(opened: Any, clock: Clock) -> None:

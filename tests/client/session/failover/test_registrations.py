@@ -107,19 +107,6 @@ def test_deleted_registrations_stay_deleted(
     assert (server.names, set(server.kept)) == (names, kept)
 
 
-def test_nothing_is_asked_for_without_registrations(server: Server) -> None:
-    assert Registrations().restore(server.call) == {}
-    assert server.calls == []
-
-
-def test_one_call_finds_that_all_is_there(server: Server) -> None:
-    remembered = registrations(("a", "team/a"), ("b", ""), ("c", ""))
-    remembered.restore(server.call)
-    server.calls.clear()
-    remembered.restore(server.call)
-    assert server.calls == ["List"]
-
-
 @pytest.mark.parametrize("how", ["registered", "restored", "registered twice"])
 def test_what_another_client_has_deleted_stays_deleted(server: Server, how: str) -> None:
     """Also in registries that have not had it: all registries of a fleet may end and begin again."""
@@ -161,27 +148,6 @@ def test_a_registration_after_a_deletion(server: Server) -> None:
     for registry in (server, other):
         remembered.restore(registry.call)
         assert registry.names == {"team/a": "a"}
-
-
-def test_a_server_that_was_restarted_without_a_store() -> None:
-    remembered = registrations(("a", "team/a"))
-    for start in range(3):
-        server = Server(registry_id=f"start {start}")
-        remembered.restore(server.call)
-        assert server.names == {"team/a": "a"}
-
-
-def test_a_later_name_is_registered_where_the_processor_is(server: Server) -> None:
-    remembered = registrations(("a", "team/a"))
-    remembered.restore(server.call)
-    remembered.remember(
-        registry_pb2.RegisterRequest(payload="a", name="team/b"),
-        registry_pb2.ProcessorInfo(digest="a", owner="us"),
-        "x",
-    )
-    remembered.registered_in("one", "a", "")
-    remembered.restore(server.call)
-    assert server.names == {"team/a": "a", "team/b": "a"}
 
 
 def test_registries_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,11 +16,9 @@ from logitport import (
     Request,
     RowEdits,
     ServerUnavailable,
-    SessionClosed,
     StateLost,
 )
 from logitport.errors import to_proto
-from logitport.session.requests.session_requests import SessionRequests
 from logitport_proto import processing_pb2
 from tests.client.scripted import VOCAB, Script, Servers, failure, zeros
 
@@ -54,16 +49,6 @@ def test_logits_are_not_sent_to_a_server_that_lacks_their_step() -> None:
     assert two.scripts[1].frames[1].add.requests[0].request.output_ids == b"\2\0\0\0"
 
 
-def test_a_step_is_finished_on_a_newer_connection() -> None:
-    two = Servers(2)
-    handle = two.session.add(Request([1]))
-    two.end(0)
-    pending = two.session.step({handle: [2]})
-    two.session.add(Request())
-    pending.apply(zeros())
-    assert two.kinds(1) == ["open", "add", "add", "step"]
-
-
 def test_a_server_that_ends_while_histories_are_sent_again() -> None:
     two = Servers(2)
     handle = two.session.add(Request([1]))
@@ -77,29 +62,6 @@ def test_a_server_that_ends_while_histories_are_sent_again() -> None:
     result = two.session.step({handle: [2]}).apply(zeros())
     assert result.failures == {}
     assert two.kinds(1)[-1] == "step"
-
-
-def test_a_closed_session_does_not_reconnect() -> None:
-    two = Servers(2)
-    handle = two.session.add(Request([1]))
-    two.end(0)
-    pending = two.session.step({handle: [2]})
-    two.session.close()
-    with pytest.raises(SessionClosed):
-        pending.apply(zeros())
-    assert two.scripts[1].frames == []
-
-
-def test_unsent_logits_are_sent_to_the_next_server() -> None:
-    two = Servers(2)
-    two.answer_steps(READ_ROW_0)
-    handle = two.session.add(Request([1]))
-    pending = two.session.step({handle: [2]})
-    pending._synchronized_answer()
-    two.end(0)
-    assert pending.apply(zeros()).failures == {}
-    assert two.kinds(0) == ["open", "add", "step"]
-    assert two.kinds(1) == ["open", "add", "step", "logits"]
 
 
 def test_edits_that_are_received_twice_are_applied_once() -> None:
@@ -207,22 +169,6 @@ def test_a_server_that_is_lost_while_requests_are_restored() -> None:
     assert four.kinds(2) == ["open", "add", "step"]
 
 
-def test_histories_that_are_not_answered_are_sent_to_the_next_server() -> None:
-    three = Servers(3, reconnect_seconds=20.0)
-    handle = three.session.add(Request([1]))
-    three.end(0)
-    correct = three.scripts[1].correct
-
-    def answer(frame: Any) -> dict[str, Any]:
-        if frame.HasField("add"):
-            raise ServerUnavailable("no answer", timed_out=True)
-        return dict(correct(frame))
-
-    three.scripts[1].answer = answer
-    assert three.session.step({handle: [2]}).apply(zeros()).failures == {}
-    assert three.kinds(2) == ["open", "add", "step"]
-
-
 def test_a_server_without_room_for_the_session() -> None:
     """It may still hold the session that was lost, or the next connection may be to another server."""
     refusals: list[bool] = []
@@ -254,18 +200,6 @@ def test_the_error_of_a_refused_registration_is_reported() -> None:
     assert [type(result.failures[handle]) for handle in handles] == [AccessDenied, NotFound]
 
 
-def test_a_later_call_finds_a_server_that_started_too_late() -> None:
-    four = Servers(4)
-    handle = four.session.add(Request([1]))
-    four.end(0, 1, 2)
-    pending = four.session.step({handle: [2]})
-    for _ in range(2):
-        with pytest.raises(ServerUnavailable, match="could not be restored in time"):
-            pending.apply(zeros())
-    assert pending.apply(zeros()).failures == {}
-    assert four.scripts[3].frames[1].add.requests[0].request.output_ids == b"\2\0\0\0"
-
-
 def test_a_server_that_refuses_the_session_at_first() -> None:
     three = Servers(3)
     handle = three.session.add(Request([1]))
@@ -294,29 +228,3 @@ def test_only_a_request_that_is_too_large_for_the_next_server_fails() -> None:
     two.scripts[1].answer = answer
     result = two.session.step({large: [2], small: [2]}).apply(zeros(2), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {large: LimitExceeded}
-
-
-@pytest.mark.parametrize("error", [ServerUnavailable("gone"), LimitExceeded("full")])
-def test_a_failed_reconnect_keeps_no_dropped_session(error: LogitportError) -> None:
-    """A cycle of an error, its traceback and the session would keep connections until the next garbage collection."""
-    attempts: list[float] = []
-
-    class Channel:
-        def reopen(self, wait_seconds: float, _: int) -> None:
-            attempts.append(wait_seconds)
-            raise type(error)(error.message)
-
-    def lose() -> None:
-        raise ServerUnavailable("gone")
-
-    requests = SessionRequests(Channel(), dict, 0.1, None)  # type: ignore[arg-type]
-    kept = weakref.ref(requests)
-    gc.disable()
-    try:
-        with suppress(type(error)):
-            requests.with_reconnect(lose)
-        assert len(attempts) > 1
-        del requests
-        assert kept() is None
-    finally:
-        gc.enable()

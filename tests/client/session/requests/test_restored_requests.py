@@ -99,15 +99,6 @@ def test_a_request_that_is_admitted_in_time_loses_no_token(two: Reconnecting, mo
     assert (step.base_lengths, step.new_token_ids) == (int32(3, 3), int32(0, 0))
 
 
-def test_a_request_that_is_refused_fails(two: Reconnecting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 60.0)
-    fast, slow = two.session.add(FAST), two.session.add(SLOW)
-    two.end(0)
-    two.servers[1].on_collect = lambda: two.servers[1].end(1, 1, InvalidArgument("refuse is set"))
-    result = two.session.step({fast: [2], slow: [2]}).apply(zeros(2), check=False)
-    assert {handle: type(error) for handle, error in result.failures.items()} == {slow: InvalidArgument}
-
-
 def test_a_request_without_a_step_is_restored_later(two: Reconnecting) -> None:
     fast, preempted = two.session.add(FAST), two.session.add(SLOW)
     two.end(0)
@@ -177,17 +168,6 @@ def test_a_reconnect_waits_while_one_admission_ends_after_another(
     result = two.session.step(dict.fromkeys(handles, ())).apply(zeros(3), check=False)
     assert list(result.failures) == handles[2:]
     assert 0.4 < now[0] < 0.6
-
-
-def test_a_request_that_is_removed_meanwhile(two: Reconnecting) -> None:
-    fast, slow = two.session.add(FAST), two.session.add(SLOW)
-    two.end(0)
-    two.session.step({fast: [2]}).apply(zeros())
-    two.session.remove(slow)
-    assert two.scripts[1].frames[-1].remove.slots == int32(1)
-    two.servers[1].end(1, 1)
-    other = two.session.add(FAST)
-    assert two.session.step({fast: [3], other: []}).apply(zeros(2)).failures == {}
 
 
 def test_a_second_loss_while_requests_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:

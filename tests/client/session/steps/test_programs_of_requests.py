@@ -151,39 +151,6 @@ def test_a_program_that_is_refused_after_a_reconnect(opened_on: Any) -> None:
     assert second.on_engine == set()
 
 
-def test_a_program_that_the_next_server_has_to_run(opened_on: Any) -> None:
-    own = {TEMPERATURE.digest}
-    session, (first, second) = opened_on(2, ProgramTrust("trusted", is_own=own.__contains__))
-    handle = session.add(HALF)
-    second.program = MIN_P
-    first.end()
-    _, logits = run(session, handle)
-    assert logits == [[4.0] * VOCAB]  # the script returns logits as they are
-    assert (handle.programs, handle.programs_on_server, second.on_server) == ((), True, {0})
-
-
-def test_a_program_that_the_next_server_does_not_leave_to_the_engine(opened_on: Any) -> None:
-    session, (first, second) = opened_on(2)
-    handle = session.add(HALF)
-    second.leaves_programs = False
-    first.end()
-    assert run(session, handle)[1] == [[4.0] * VOCAB]
-    assert (handle.sends_logits, handle.reads_logits) == (True, True)
-
-
-def test_a_step_that_was_answered_by_a_server_that_ended(opened_on: Any) -> None:
-    session, (first, second) = opened_on(2)
-    handle = session.add(HALF)
-    pending = session.step({handle: []})
-    pending._synchronized_answer()
-    first.end()
-    second.leaves_programs = False
-    other = session.add(HALF)
-    pending.apply(np.full((1, VOCAB), 4, np.float32))
-    assert kinds(second.script)[-1] == "logits"
-    assert other.slot in second.on_server
-
-
 def test_edits_after_more_programs_than_a_request_has(opened_on: Any) -> None:
     session, (server,) = opened_on(1)
     handle = session.add(HALF)

@@ -83,9 +83,9 @@ def test_replies_that_are_no_messages(opened: Any, reply: bytes) -> None:
     session, script = opened()
     handle = session.add(Request())
     script.receive = lambda: reply
-    with pytest.raises(LogitportError, match="the reply to frame 3 cannot be parsed; close the session"):
+    with pytest.raises(LogitportError, match="the reply to frame 3"):
         session.step({handle: []}).apply(zeros())
-    with pytest.raises(LogitportError, match="the reply to frame 4 cannot be parsed; close the session"):
+    with pytest.raises(LogitportError, match="the reply to frame 4"):
         session.add(Request())
 
 

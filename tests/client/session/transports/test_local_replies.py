@@ -45,7 +45,7 @@ def local() -> Iterator[tuple[LocalTransport, socket.socket]]:
 
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
-@pytest.mark.parametrize("sent", range(len(REPLY)))
+@pytest.mark.parametrize("sent", [0, 3, 4, 8])
 def test_a_reply_that_misses_the_deadline(local: Any, sent: int, read: Callable[[LocalTransport], Any]) -> None:
     opened, server = local
     server.sendall(REPLY[:sent])
@@ -56,7 +56,7 @@ def test_a_reply_that_misses_the_deadline(local: Any, sent: int, read: Callable[
 
 
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
-@pytest.mark.parametrize("sent", range(len(REPLY)))
+@pytest.mark.parametrize("sent", [0, 3, 4, 8])
 def test_a_connection_that_ends_in_the_middle_of_a_reply(
     local: Any, sent: int, read: Callable[[LocalTransport], Any]
 ) -> None:

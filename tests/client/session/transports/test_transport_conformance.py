@@ -100,9 +100,7 @@ def test_frames_of_any_size(server: Any, kind: str) -> None:
 @every_transport
 def test_a_frame_over_the_limit_is_not_sent_and_the_transport_stays_open(server: Any, kind: str) -> None:
     with connected(kind, server.target, max_message_bytes=1 << 16) as transport:
-        with pytest.raises(
-            LimitExceeded, match=r"max_message_bytes .*Client\(\.\.\., max_message_bytes=\).*--max-message"
-        ):
+        with pytest.raises(LimitExceeded, match="max_message_bytes"):
             transport.send(frame(2, 1 << 16))
         transport.send(frame(2))
         assert receive(transport).seq == 2

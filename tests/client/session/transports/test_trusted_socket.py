@@ -149,12 +149,6 @@ def test_another_user(
     assert victim.received == b""
 
 
-def test_the_user_of_a_peer() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert trusted_socket._user_of_peer(ours) == os.geteuid()
-
-
 @pytest.mark.parametrize("name", ["logitport-x/agent.sock", "gnupg/session.sock"])
 def test_a_private_socket_of_another_program(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The sockets of an SSH or GPG agent lie in private folders of the same user."""
@@ -199,8 +193,3 @@ PATHS = ["", "session.sock", "logitport-x/session.sock", "\0logitport-x/session.
 def test_paths_that_are_no_paths(path: str, caplog: pytest.LogCaptureFixture) -> None:
     with lying_server(path) as port:
         session_stays_on_grpc(f"127.0.0.1:{port}", caplog, "not the name of a server's socket")
-
-
-def test_a_server_in_another_container(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with lying_server(tmp_path / "logitport-x" / "session.sock") as port:
-        session_stays_on_grpc(f"127.0.0.1:{port}", caplog, "No such file")

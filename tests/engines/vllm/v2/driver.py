@@ -33,11 +33,11 @@ def logits_of(history: list[int]) -> torch.Tensor:
     return torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def config(max_draft_tokens: int = 0, **parallel: Any) -> Any:
+def config(max_draft_tokens: int = 0, instance_id: str = "", **parallel: Any) -> Any:
     """Return the parts of a `VllmConfig` that the hook reads."""
     speculative = SimpleNamespace(num_speculative_tokens=max_draft_tokens, enable_adaptive_verification=False)
     return SimpleNamespace(
-        instance_id="",
+        instance_id=instance_id,
         model_config=SimpleNamespace(
             model="tiny",
             tokenizer="tiny",
@@ -115,6 +115,7 @@ class Runner:
         chunk: the most prompt ids that a step reads of a request.
         preempts: the share of steps in which a request is preempted.
         verify_at_once: requests in one call of `apply`.
+        instance_id: names the engine to front ends, which then get reports; "" for none.
     """
 
     def __init__(
@@ -127,10 +128,13 @@ class Runner:
         verify_at_once: int = 100,
         seed: int = 0,
         processor: Any = PROCESSOR,
+        instance_id: str = "",
     ) -> None:
         self.req_states = States(slots)
         self.drafts, self.chunk, self.preempts, self.verify_at_once = drafts, chunk, preempts, verify_at_once
-        (self.processor,) = build_custom_logits_processors(config(drafts), self.req_states, False, [processor])
+        (self.processor,) = build_custom_logits_processors(
+            config(drafts, instance_id), self.req_states, False, [processor]
+        )
         self.validate = build_custom_logits_processors_params_validator([processor])
         self.random = random.Random(seed)
         self.waiting: deque[Sequence] = deque()

@@ -13,9 +13,7 @@ from logitport_session.dialects import RequestContext, make_dialect
 from logitport_session.dialects.vllm import objects
 from logitport_session.dialects.vllm.objects import check_constructor, construct, sampling_params
 from logitport_session.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
-from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
-    LogitsProcessor as SlotLogitsProcessor,
-)
+from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
 CONTEXT = RequestContext("r", History([1]), {}, 32, "a/tokenizer", (7,), 5)
 

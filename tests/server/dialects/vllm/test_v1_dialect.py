@@ -13,11 +13,7 @@ from logitport_session.dialects import RequestContext, make_dialect
 from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows, group_rows, needs_logits
 from logitport_session.stubs.vllm.exceptions import VLLMValidationError
-from logitport_session.stubs.vllm.v1.sample.logits_processor import (
-    BatchUpdate,
-    LogitsProcessor,
-    process_dict_updates,
-)
+from logitport_session.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,17 +125,6 @@ def test_one_instance_gets_the_batch_updates() -> None:
     assert removed is not None
     assert [(source, target, kind.name) for source, target, kind in removed.moved] == [(1, 0, "UNIDIRECTIONAL")]
     assert (removed.batch_size, removed.removed, removed.added) == (1, [], [])
-
-
-def test_the_lists_are_live() -> None:
-    dialect = shipped_dialect()
-    request = DialectRequest(dialect, [1])
-    step(dialect, request)
-    output = RecordsUpdates.made[0].updates[0].added[0][3]  # type: ignore[union-attr]
-    request.append(5)
-    assert output == [5]
-    step(dialect, request)
-    assert RecordsUpdates.made[0].updates[1] is None
 
 
 def cut_back(draw: random.Random, request: DialectRequest) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from logitport.core import tensors
+from logitport.core.drafts import Drafts
 from logitport_proto import processing_pb2
 from logitport_session.engine_session import session_steps
 from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
@@ -54,7 +55,7 @@ class Modelled:
 
 
 class RandomEngine:
-    """An engine that adds, removes, reorders, drafts and rewinds requests."""
+    """An engine that adds, removes, reorders and rewinds requests, and drafts trees."""
 
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         self.engine, self.rng = engine, rng
@@ -73,13 +74,14 @@ class RandomEngine:
                 self._cut_back(request)
         chosen = rng.sample(list(self.requests.values()), rng.randint(0, len(self.requests)))
         new_ids = {request.known: self._ids(3) for request in chosen}
-        drafts = {request.known: self._ids(3) for request in chosen} if rng.random() < 0.7 else {}
+        drafts = {request.known: self._drafts() for request in chosen} if rng.random() < 0.7 else {}
         rows = list(self._rows(chosen, drafts))
         reply = self.engine.step(
             new_ids,
             drafts,
             row_requests=int32(chosen.index(request) for request, _ in rows),
             row_draft_offsets=int32(offset for _, offset in rows),
+            draft_parents=int32(parent for request in chosen for parent in drafts.get(request.known, Drafts()).parents),
         )
         assert not reply.failures
         for request in {request for request, _ in rows}:
@@ -87,14 +89,14 @@ class RandomEngine:
             request.seen = len(request.known.history)
         self._process(rows, drafts, reply)
 
-    def _process(self, rows: list[tuple[Modelled, int]], drafts: dict[EngineRequest, list[int]], reply: Any) -> None:
+    def _process(self, rows: list[tuple[Modelled, int]], drafts: dict[EngineRequest, Drafts], reply: Any) -> None:
         requested = memoryview(reply.logits_rows).cast("i").tolist() if reply.logits_rows else []
         assert requested == list(range(len(rows)))
         if not rows:
             return
         logits = torch.randn(len(rows), VOCAB)
         expected = [
-            request.row(row, drafts.get(request.known, [])[:offset])
+            request.row(row, drafts.get(request.known, Drafts()).path(offset))
             for row, (request, offset) in zip(logits.tolist(), rows, strict=True)
         ]
         message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
@@ -103,9 +105,9 @@ class RandomEngine:
         assert not edited.failures
         torch.testing.assert_close(tensors.to_torch(edited.logits), torch.tensor(expected))
 
-    def _rows(self, chosen: list[Modelled], drafts: dict[EngineRequest, list[int]]) -> Iterator[tuple[Modelled, int]]:
+    def _rows(self, chosen: list[Modelled], drafts: dict[EngineRequest, Drafts]) -> Iterator[tuple[Modelled, int]]:
         """All rows, by request; sometimes some are missing, or the order is random."""
-        every = [(request, offset) for request in chosen for offset in range(1 + len(drafts.get(request.known, [])))]
+        every = [(request, offset) for request in chosen for offset in range(1 + len(drafts.get(request.known, ())))]
         if every and self.rng.random() < 0.2:
             every = self.rng.sample(every, self.rng.randint(1, len(every)))
         return iter(every)
@@ -136,12 +138,16 @@ class RandomEngine:
     def _id(self) -> int:
         return self.rng.randrange(VOCAB)
 
+    def _drafts(self) -> Drafts:
+        token_ids = self._ids(3)
+        return Drafts(token_ids, [self.rng.randint(-1, at - 1) for at in range(len(token_ids))])
+
     def _ids(self, most: int) -> list[int]:
         return [self._id() for _ in range(self.rng.randint(0, most))]
 
 
 def int32(values: Iterator[int]) -> bytes:
-    return b"".join(value.to_bytes(4, "little") for value in values)
+    return b"".join(value.to_bytes(4, "little", signed=True) for value in values)
 
 
 @pytest.mark.parametrize("seed", range(20))

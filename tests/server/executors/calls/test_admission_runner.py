@@ -67,14 +67,6 @@ class CountsInstances(EditProcessor):
         edits.deny([self.number])
 
 
-class HangsInInit(EditProcessor):
-    def __init__(self) -> None:
-        time.sleep(FOREVER)
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        pass
-
-
 def context() -> RequestContext:
     return RequestContext("r", History([1]), {}, VOCAB)
 
@@ -138,16 +130,6 @@ def test_a_check_does_not_change_how_running_requests_are_called(workers: Proces
     running.validate({"other": 1}, {})
     assert admission_worker(running)._process.alive
     assert running.argmax_invariant
-
-
-def test_a_load_that_hangs_holds_up_no_call(workers: ProcessExecutor, ship: Ship) -> None:
-    running, states = admitted(workers, ship(DenyGiven, tenant="load"), ids=[3])
-    with in_thread(lambda: workers.load(ship(HangsInInit, tenant="load"))) as errors:
-        wait_until(lambda: is_in_admission(running))
-        assert denied(running, states) == [3]
-        admission_worker(running)._process.kill()
-    assert type(errors[0]) is WorkerLost
-    assert denied(running, states) == [3]
 
 
 def test_a_class_that_loads_quickly_runs_beside_the_others(

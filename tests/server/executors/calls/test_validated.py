@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytest
-
 from logitport import EditProcessor, InvalidArgument
 from logitport_server.executors.calls.domain_workers import ValidatedParams
 
@@ -36,10 +34,6 @@ class AcceptsOnce(EditProcessor):
         pass
 
 
-class AcceptsOnceToo(AcceptsOnce):
-    """Another class, with the same list."""
-
-
 class TestMemory:
     def test_entries_differ_by_processor_and_by_each_column(self) -> None:
         validated = ValidatedParams()
@@ -58,13 +52,6 @@ class TestMemory:
         assert [validated.has("p", [number]) for number in (b"1", b"2", b"3")] == [True, False, True]
 
 
-@pytest.mark.slow
-def test_equal_parameters_are_checked_once_for_all_sessions(workers: ProcessExecutor, ship: Ship) -> None:
-    source = ship(AcceptsOnce, tenant="once")
-    for _ in range(3):
-        workers.load(source).validate({"n": 1}, {})
-
-
 def test_sampling_parameters_that_the_check_does_not_get_make_no_difference(
     workers: ProcessExecutor, ship: Ship
 ) -> None:
@@ -72,23 +59,3 @@ def test_sampling_parameters_that_the_check_does_not_get_make_no_difference(
     dialect = workers.load(ship(AcceptsOnce, tenant="sampling"))
     dialect.validate({"n": 1}, {})
     dialect.validate({"n": 1}, {"max_tokens": 7})
-
-
-def test_a_refusal_is_not_remembered(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect = workers.load(ship(AcceptsOnce, tenant="refusal"))
-    for message in ("bad", "checked before"):
-        with pytest.raises(InvalidArgument, match=message):
-            dialect.validate({"bad": 1}, {})
-
-
-def test_other_parameters_another_class_and_another_tenant_are_checked(workers: ProcessExecutor, ship: Ship) -> None:
-    dialect: Any = workers.load(ship(AcceptsOnce, tenant="other"))
-    dialect.validate({"n": 1}, {})
-    dialect.validate({"n": 2}, {})
-    assert len(dialect._admission._workers.validated) == 2
-    workers.load(ship(AcceptsOnceToo, tenant="other")).validate({"n": 1}, {})
-    assert len(dialect._admission._workers.validated) == 3
-    stranger: Any = workers.load(ship(AcceptsOnce, tenant="stranger"))
-    assert len(stranger._admission._workers.validated) == 0
-    stranger.validate({"n": 1}, {})
-    assert len(stranger._admission._workers.validated) == 1

@@ -5,31 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import EditProcessor, LimitExceeded, RowEdits
+from logitport import LimitExceeded
 from logitport_server.executors.worker_processes.slots import WorkerSlots
 from logitport_session.trust.principals import Party, TrustDomain
-from tests.server.lent_workers import Held
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from logitport import EditRequest
-    from logitport_runner.process_executor import ProcessExecutor
-
-    MakeExecutor = Callable[..., ProcessExecutor]
 
 SECONDS = 60.0
-
-
-class CountsTokens(EditProcessor):
-    """Its state is a function of the history."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        edits.bias([0], [float(len(request.history))])
 
 
 class FakeWorker:
@@ -163,30 +146,3 @@ def test_a_share_is_due_when_the_calls_end() -> None:
         acquired.result(SECONDS)
     assert held(slots) == ["a/1", "b/"]
     assert (busy[0].ends, late.ends) == (1, 0)
-
-
-def test_a_principal_takes_its_share_from_a_greedy_one(make_executor: MakeExecutor) -> None:
-    executor = make_executor(max_workers=3)
-    greedy = [Held(executor, "greedy", CountsTokens, str(number)) for number in range(3)]
-    late = Held(executor, "late", CountsTokens)
-    assert late.step() == 2.0
-    assert executor.running == 3
-    with pytest.raises(LimitExceeded, match="3 workers are in use"):  # the share of "late" is 1
-        Held(executor, "late", CountsTokens, "2")
-    with pytest.raises(LimitExceeded):
-        greedy[0].step()
-    assert [request.step() for request in greedy[1:]] == [2.0, 2.0]
-    assert executor.quarantine.failures == 0
-    assert executor.running == 3
-
-
-def test_requests_of_an_ended_worker_are_rebuilt(make_executor: MakeExecutor) -> None:
-    executor = make_executor(max_workers=2)
-    first, second = Held(executor, "greedy", CountsTokens, "1"), Held(executor, "greedy", CountsTokens, "2")
-    late = Held(executor, "late", CountsTokens)
-    with pytest.raises(LimitExceeded):
-        first.step()
-    assert (second.step(), late.step()) == (2.0, 2.0)
-    del late
-    assert first.step() == 2.0  # in the slot of the idle worker
-    assert executor.quarantine.failures == 0

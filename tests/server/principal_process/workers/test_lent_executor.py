@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
+from logitport import EditProcessor, LogitportError, ProcessorFailed
 from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 from logitport_server.principal_process.worker_messages import Domain as DomainMessage
 from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure, WorkerForked
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
     from logitport import EditRequest, RowEdits
 
     LenderOf = Callable[..., Lender]
-
-
-class Prints(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        sys.stdout.write(f"seen {len(request.history)}\n")
-        edits.bias([0], [1.0])
 
 
 class Exits(EditProcessor):
@@ -47,11 +40,7 @@ def test_a_shipped_class_runs_in_a_worker(lender_of: LenderOf) -> None:
     again = Held(executor, "alice", CountsTokens)
     assert (again.step(), executor.hits) == (2.0, 1)
     (report,) = lender.events.run(lender.service.workers())
-    assert (report.state, report.processors, report.domain) == (
-        "ready",
-        [held.source.display_name],
-        held.source.domain,
-    )
+    assert (report.state, report.processors, report.domain) == ("ready", [held.source.display_name], held.source.domain)
     assert report.memory_bytes == lender.service.resident_bytes() > 1 << 20
 
 
@@ -137,34 +126,6 @@ def test_slow_calls_are_charged(lender_of: LenderOf) -> None:
         executor.quarantine.record_call(domain, "digest", 6.0)
     with pytest.raises(ProcessorFailed, match="a call took 6 s of the 10 s that it may take"):
         executor.quarantine.check(domain, "digest", "Slow")
-
-
-def test_output_arrives(lender_of: LenderOf) -> None:
-    lender = lender_of()
-    _, executor = lender.principal("alice")
-    held = Held(executor, "alice", Prints)
-    held.step()
-
-    def read() -> Any:
-        return lender.service.output.read("alice", held.source.key)
-
-    wait_until(read)
-    name, printed, dropped = read()
-    assert (name, [one.text for one in printed], dropped) == (held.source.display_name, ["seen 2\n"], 0)
-
-
-def test_a_payload_of_another_python_is_refused(lender_of: LenderOf) -> None:
-    lender = lender_of()
-    _, executor = lender.principal("alice")
-    source = source_of(CountsTokens, "alice")
-    assert source.payload is not None
-    object.__setattr__(source.payload, "python", "3.1")
-    with pytest.raises(PayloadError, match=r"3\.1") as caught:
-        executor.check_python(source.payload)
-    assert caught.value.code == PayloadError.PYTHON_MISMATCH
-    with pytest.raises(PayloadError):
-        executor.load(source)
-    assert executor.running == 0
 
 
 def test_the_end_of_a_process_ends_its_workers(lender_of: LenderOf) -> None:

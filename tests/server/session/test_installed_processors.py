@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from logitport import CustomLogitProcessor, EditProcessor
+from logitport.errors import InvalidArgument
 from logitport_builtins import BUILTINS
 from logitport_server.config import ServerConfig
-from logitport_server.lifecycle.start_errors import StartupError
-from logitport_server.registry import selected_processors
+from logitport_session.processor_sources import installed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,19 +49,17 @@ def test_an_abstract_class() -> None:
     class Unfinished(EditProcessor):
         pass
 
-    with pytest.raises(StartupError, match="Unfinished is abstract; define edit"):
-        selected_processors.load(ServerConfig(), [Unfinished])
+    with pytest.raises(InvalidArgument, match="Unfinished is abstract; define edit"):
+        installed.load(given=[Unfinished])
 
 
 def test_by_default_only_the_built_ins_are_installed() -> None:
-    assert selected_processors.load(ServerConfig()) == BUILTINS
+    assert installed.load() == BUILTINS
 
 
 @pytest.mark.usefixtures("our_team")
 def test_by_module_path() -> None:
-    found = selected_processors.load(
-        ServerConfig(logits_processors=["our_team:Mine", "our_team:Mine.Inner", "our_team:Mine"])
-    )
+    found = installed.load(["our_team:Mine", "our_team:Mine.Inner", "our_team:Mine"])
     assert found == {**BUILTINS, "our_team:Mine": Mine, "our_team:Mine.Inner": Mine.Inner}
 
 
@@ -69,33 +67,30 @@ def test_by_object() -> None:
     def ban(output_ids: Any, logits: Any) -> Any:
         return logits
 
-    found = selected_processors.load(ServerConfig(), [Mine, ban])
+    found = installed.load(given=[Mine, ban])
     assert found[f"{__name__}:Mine"] is Mine
     assert found[f"{__name__}:test_by_object.<locals>.ban"] is ban
 
 
 @pytest.mark.parametrize("processor", [Mine(), partial(Mine)])
 def test_a_dialect_of_classes_refuses_instances(processor: Any) -> None:
-    with pytest.raises(StartupError, match="the dialect 'sglang' needs a class"):
-        selected_processors.load(ServerConfig(), [processor])
+    with pytest.raises(InvalidArgument, match="the dialect 'sglang' needs a class"):
+        installed.load(given=[processor])
 
 
 @pytest.mark.usefixtures("our_team")
 def test_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = "[logitport.processors]\nours = our_team:Mine\n[vllm.logits_processors]\ntheirs = our_team:Mine\n"
     install(tmp_path, monkeypatch, groups)
-    assert selected_processors.load(ServerConfig()) == {**BUILTINS, "ours": Mine}
-    assert selected_processors.load(ServerConfig(entry_points=False)) == BUILTINS
+    assert installed.load() == {**BUILTINS, "ours": Mine}
+    assert installed.load(with_entry_points=False) == BUILTINS
 
 
 @pytest.mark.usefixtures("our_team")
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (
-            "no_such_module:Mine",
-            "--logits-processors no_such_module:Mine: ModuleNotFoundError.*install what",
-        ),
+        ("no_such_module:Mine", "--logits-processors no_such_module:Mine: ModuleNotFoundError.*install what"),
         ("our_team:Yours", "--logits-processors our_team:Yours: our_team has no Yours$"),
         ("our_team:Mien", r"our_team has no Mien; did you mean Mine\?"),
         ("our_team:Mine.Iner", r"our_team has no Mine\.Iner; did you mean Inner\?"),
@@ -103,8 +98,8 @@ def test_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_a_path_that_cannot_be_loaded(path: str, message: str) -> None:
-    with pytest.raises(StartupError, match=message):
-        selected_processors.load(ServerConfig(logits_processors=[path]))
+    with pytest.raises(InvalidArgument, match=message):
+        installed.load([path])
 
 
 @pytest.mark.usefixtures("our_team")
@@ -113,16 +108,13 @@ def test_a_path_that_cannot_be_loaded(path: str, message: str) -> None:
     [
         ("thinking_budget = our_team:Mine", "'thinking_budget' is taken by another processor; give it another name"),
         ("our/own = our_team:Mine", "'our/own' has a slash"),
-        (
-            "ours = our_team:Yours",
-            "entry point 'ours' of our-package .*, which is our_team:Yours",
-        ),
+        ("ours = our_team:Yours", "entry point 'ours' of our-package .*, which is our_team:Yours"),
     ],
 )
 def test_an_unusable_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str) -> None:
     install(tmp_path, monkeypatch, f"[logitport.processors]\n{line}\n")
-    with pytest.raises(StartupError, match=message):
-        selected_processors.load(ServerConfig())
+    with pytest.raises(InvalidArgument, match=message):
+        installed.load()
 
 
 @pytest.mark.parametrize("path", ["", "module", "module:", ":Class", "a b:Class", "module:Class()", "module:Class:"])

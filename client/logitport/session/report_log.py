@@ -1,0 +1,109 @@
+"""The events and failures of one request, from the replies to its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport.core.row_events import MAX_REQUEST_EVENTS, read_values
+from logitport.report import Report, ReportedEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from logitport.core.row_events import RequestEvent
+    from logitport.report import ReportedProcessor
+
+
+class _LoggedEvent(NamedTuple):
+    source: RequestEvent
+    event: ReportedEvent | None  # None for an entry that only counts
+    position: int
+    left_out: int
+    draft_offset: int  # of the row, where a tree has several at the position
+    path: Sequence[int] = ()  # drafts of a tree before the row, if the engine may still reject them
+
+    def follows(self, output: NDArray[np.int32]) -> bool:
+        """Whether the drafts before its row are in the output."""
+        before = output[self.position - len(self.path) : self.position]
+        return list(before) == list(self.path)
+
+
+class ReportLog:
+    """Events by position in the output. Those at or after a position can be dropped: the engine has cut it off.
+
+    Attributes:
+        rows_before: rows that chains of earlier handles of the request were applied to.
+        rows_skipped, error: as in `Report`.
+    """
+
+    __slots__ = ("_entries", "_left_out", "error", "rows_before", "rows_skipped")
+
+    def __init__(self) -> None:
+        self.rows_before = 0
+        self.rows_skipped = 0
+        self.error = ""
+        self._entries: list[_LoggedEvent] = []
+        self._left_out = 0  # at positions that stay
+
+    def add(self, event: RequestEvent, path: Sequence[int] = ()) -> None:
+        """Add an event of the present step. Its processor keeps its key. Raises InvalidArgument if it is invalid.
+
+        `path`: the drafts before its row, if it is a row of a tree.
+        """
+        _, processor, position, (name, values, left_out), draft_offset = event
+        reported = ReportedEvent(processor, name, position, read_values(name, values)) if name else None
+        # Of a tree, most events are dropped by `keep_before`, which counts the others.
+        if reported is not None and not path and self._events() >= MAX_REQUEST_EVENTS:
+            reported, left_out = None, left_out + 1
+        self._entries.append(_LoggedEvent(event, reported, position, left_out, draft_offset, path))
+
+    def _events(self) -> int:
+        return sum(entry.event is not None for entry in self._entries)
+
+    def keep_before(self, position: int, output: NDArray[np.int32] | None = None) -> list[RequestEvent]:
+        """Drop what was reported at this position of the output or later: it is computed again.
+
+        Events of a tree that are not on the path of `output`, int32[length of the output], are dropped, too.
+
+        Returns:
+            The events that stay, as they were added.
+        """
+        kept: list[_LoggedEvent] = []
+        sources: list[RequestEvent] = []
+        offsets: dict[int, int] = {}  # of the row at each position: siblings may have the same id
+        for entry in self._entries:
+            if entry.position >= position or not (output is None or entry.follows(output)):
+                continue
+            if offsets.setdefault(entry.position, entry.draft_offset) != entry.draft_offset:
+                continue
+            sources.append(entry.source)
+            self._left_out += entry.left_out
+            if entry.event is not None and len(kept) < MAX_REQUEST_EVENTS:
+                kept.append(entry._replace(left_out=0, draft_offset=0, path=()))
+            elif entry.event is not None:
+                self._left_out += 1
+        self._entries = kept
+        return sources
+
+    def report(self, chain: Sequence[tuple[str, ReportedProcessor]], rows_applied: int, position: int) -> Report:
+        """Make the report, with the events at this position of the output and earlier ones.
+
+        `chain` has the key of each processor beside it, and `rows_applied` counts the rows of the present handle.
+        """
+        entries = [entry for entry in self._entries if entry.position <= position]
+        names = {key: processor.name for key, processor in chain}
+        return Report(
+            processors=tuple(processor for _, processor in chain),
+            rows_applied=self.rows_before + rows_applied,
+            rows_skipped=self.rows_skipped,
+            error=self.error,
+            events=tuple(
+                entry.event._replace(processor=names.get(entry.event.processor, entry.event.processor))
+                for entry in entries
+                if entry.event is not None
+            ),
+            events_left_out=self._left_out + sum(entry.left_out for entry in entries),
+        )

@@ -1,0 +1,199 @@
+"""The edits and programs of sampled sequences, computed by a session in this process, many rows in one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport.client.embedded_server import EmbeddedSender
+from logitport.errors import InvalidArgument, LogitportError, PayloadError
+from logitport.session.requests.program_trust import ProgramTrust
+from logitport.session.session import Session
+from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logitport.core.edits import Edits
+    from logitport.session.handle import Handle, ProgramCall
+    from logitport.training.rollout import Rollout
+
+# Rows of one step. A session accepts 256 drafts of a request.
+_MAX_ROWS = 256
+# No reply takes as long: there is no connection that could be lost.
+_TIMEOUT_SECONDS = 1e6
+# An id of an edit, and its value.
+_ID_BYTES = 8
+_WAY_OUT = (
+    "a trainer runs built-ins, grammars and programs: make a program of it with `logitport_programs.lift` "
+    "(docs/programs.md), or install its class in a package with the entry point group 'logitport.processors'"
+)
+
+
+class OutputSpan(NamedTuple):
+    """Consecutive ids of a rollout's output.
+
+    Attributes:
+        rollout: index of the rollout.
+        begin, end: positions in its output.
+    """
+
+    rollout: int
+    begin: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """Number of ids, and of rows of logits that predict them."""
+        return self.end - self.begin
+
+
+class Block(NamedTuple):
+    """What the chains do to the rows of some spans.
+
+    Attributes:
+        spans: the rows, in their order.
+        edits: those before the first program of each row's chain, after it, after the second one, ...
+        programs: the programs of each span's chain.
+    """
+
+    spans: Sequence[OutputSpan]
+    edits: Sequence[Edits]
+    programs: Sequence[Sequence[ProgramCall]]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(span.rows for span in self.spans)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the edits."""
+        return sum(
+            column.nbytes for one in self.edits for column in (one.rows, one.kinds, one.offsets, one.ids, one.values)
+        )
+
+
+class ChainSteps:
+    """Computes what the chains of rollouts do. Thread-safe.
+
+    Args:
+        tokenizer_id: see `Client.session`.
+        eos_token_ids: see `Client.session`.
+        programs: see `Client.embedded`.
+    """
+
+    def __init__(self, tokenizer_id: str, eos_token_ids: Sequence[int], programs: str) -> None:
+        target = f"embedded:{programs}" if programs else "embedded"
+        self._sender = EmbeddedSender(target, _TIMEOUT_SECONDS, DEFAULT_MAX_MESSAGE_BYTES)
+        self._tokenizer_id = tokenizer_id
+        self._eos_token_ids = list(eos_token_ids)
+
+    def blocks(
+        self, rollouts: Sequence[Rollout], tiles: Sequence[Sequence[OutputSpan]], vocab_size: int
+    ) -> Iterator[list[Block]]:
+        """Yield the blocks of each tile, which has its rows in the order of the rollouts.
+
+        Raises:
+            InvalidArgument: a rollout's chain is refused, or fails; the message names the rollout.
+        """
+        opening = processing_pb2.OpenSession(
+            vocab_size=vocab_size,
+            datatype="FP32",
+            device="cpu",
+            tokenizer_id=self._tokenizer_id,
+            eos_token_ids=self._eos_token_ids,
+            max_draft_tokens=_MAX_ROWS,
+            engine="logitport.training",
+            runs_programs=True,
+        )
+        with Session(
+            self._sender.connect,
+            opening,
+            timeout=_TIMEOUT_SECONDS,
+            trust=ProgramTrust("all"),
+            limits_programs=False,  # the time of a step does not matter
+        ) as session:
+            requests = _Requests(session, rollouts)
+            for tile in tiles:
+                yield [requests.step(spans) for spans in requests.divided(tile)]
+
+
+class _Requests:
+    """The rollouts as requests of a session, admitted when their first row comes, and removed after their last one."""
+
+    def __init__(self, session: Session, rollouts: Sequence[Rollout]) -> None:
+        self._session = session
+        self._rollouts = rollouts
+        self._handles: dict[int, Handle] = {}
+        self._sent: dict[int, int] = {}  # ids of the output that the session has
+
+    def divided(self, tile: Sequence[OutputSpan]) -> Iterator[list[OutputSpan]]:
+        """Yield the spans of each step. Rows with programs and rows without are in different steps."""
+        spans: list[OutputSpan] = []
+        room, with_programs = 0, False
+        for rollout, first, end in tile:
+            handle = self._handle(rollout)
+            most = self._most_rows(handle)
+            begin = first
+            while begin < end:
+                if not spans or with_programs != bool(handle.programs) or room <= 0:
+                    if spans:
+                        yield spans
+                    spans, room, with_programs = [], most, bool(handle.programs)
+                rows = min(end - begin, room, most)
+                spans.append(OutputSpan(rollout, begin, begin + rows))
+                begin += rows
+                room = min(room, most) - rows
+        if spans:
+            yield spans
+
+    def step(self, spans: Sequence[OutputSpan]) -> Block:
+        """Return what the chains do to the rows of these spans."""
+        new, drafts = {}, {}
+        for index, begin, end in spans:
+            handle, ids = self._handles[index], self._rollouts[index].output_token_ids
+            new[handle] = ids[self._sent[index] : begin].tolist()
+            drafts[handle] = ids[begin : end - 1].tolist()
+            self._sent[index] = begin
+        pending = self._session.step(new, drafts=drafts)
+        edits = pending.parts()
+        result = pending.result
+        for index, begin, end in spans if result is not None and result.failures else ():
+            error = result.failures.get(self._handles[index]) if result is not None else None
+            if error is not None:
+                raise _refused(index, error, f" at the positions {begin} to {end - 1} of the output")
+        programs = [self._handles[span.rollout].programs for span in spans]
+        ended = [span.rollout for span in spans if span.end == len(self._rollouts[span.rollout])]
+        if ended:
+            self._session.remove(*[self._handles.pop(index) for index in ended])
+        return Block(spans, edits, programs)
+
+    def _handle(self, index: int) -> Handle:
+        if index in self._handles:
+            return self._handles[index]
+        try:
+            handle = self._session.add(self._rollouts[index].request)
+        except LogitportError as error:
+            raise _refused(index, error) from error
+        if handle.sends_logits:
+            raise InvalidArgument(
+                f"rollout {index}: a processor of its chain reads logits, and is no program; {_WAY_OUT}"
+            )
+        self._handles[index], self._sent[index] = handle, 0
+        return handle
+
+    def _most_rows(self, handle: Handle) -> int:
+        """Return how many rows of a request have edits that fit into a reply, if each processor lists all ids."""
+        processors = len(handle.processors) - len(handle.programs)
+        return min(
+            _MAX_ROWS, max(1, DEFAULT_MAX_MESSAGE_BYTES // (_ID_BYTES * self._session.vocab_size * max(1, processors)))
+        )
+
+
+def _refused(index: int, error: LogitportError, where: str = "") -> LogitportError:
+    """Return the error of a rollout whose chain cannot be replayed."""
+    message = error.message
+    if isinstance(error, PayloadError) and error.code == PayloadError.NOT_ALLOWED:
+        message = f"its chain has a class, which is code; {_WAY_OUT}"
+    return InvalidArgument(f"rollout {index}{where}: {message}", remote_traceback=error.remote_traceback)

@@ -1,0 +1,155 @@
+"""A sampled sequence, and the chain of processors that edited its logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from logitport.core.history import int32_ids
+from logitport.errors import InvalidArgument
+from logitport.report import Report
+from logitport.shipping.calls import unpack_int32
+from logitport.shipping.request import Request
+from logitport.training.engine_sampling import engine_sampling
+from logitport_recording.reading.event_fields import history_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from logitport.core.history import TokenIds
+    from logitport.shipping.request import ProcessorLike
+    from logitport.training.engine_sampling import Engine
+    from logitport_proto.recording_pb2 import RecordedProcessor
+    from logitport_recording.reading.reader import RecordedRequest
+
+_ID_BYTES = 4
+
+
+class Rollout:
+    """One sampled sequence, as an engine has made it.
+
+    Args:
+        prompt_token_ids: ids of the prompt, without padding: a list, an array or a tensor of integers, [n].
+        output_token_ids: all ids that the engine sampled, in their order, with the end of the sequence.
+        chain: (processor, parameters) pairs, as `Request.processors`: built-ins, grammars and programs.
+        sampling: what the engine did after the chain: `temperature`, `top_k`, `top_p`, `min_p`.
+        engine: the engine, which decides about the order and the ties of `sampling`.
+        sampling_params: as `Request.sampling_params`, for processors that read them.
+
+    Attributes:
+        prompt_token_ids, output_token_ids: int32[n].
+        forced: for each id of the output, whether the chain left no other id; set by a replay, before that None. Its
+            log-probability and its gradient are 0: leave it out of a loss.
+        request: the request before the first id was sampled. Its chain ends with `sampling`.
+        temperature: a divisor of the logits after this chain.
+
+    Raises:
+        InvalidArgument: an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds,
+        chain: Sequence[tuple[ProcessorLike, Mapping[str, Any]]] = (),
+        *,
+        sampling: Mapping[str, float] | None = None,
+        engine: Engine = "vllm",
+        sampling_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.prompt_token_ids: NDArray[np.int32] = np.array(int32_ids(prompt_token_ids, "prompt_token_ids"))
+        self.output_token_ids: NDArray[np.int32] = np.array(int32_ids(output_token_ids, "output_token_ids"))
+        self.forced: NDArray[np.bool_] | None = None
+        after = engine_sampling(engine, sampling or {})
+        self.temperature = after.temperature
+        chain_pairs = Request(processors=chain).checked_processors()
+        self.request = Request(
+            self.prompt_token_ids,
+            processors=(*chain_pairs, *after.processors),
+            sampling_params=dict(sampling_params or {}),
+        )
+
+    @classmethod
+    def from_report(
+        cls,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds,
+        report: Report | Mapping[str, Any],
+        params: Sequence[Mapping[str, Any]],
+        **options: Any,
+    ) -> Rollout:
+        """Make a rollout of an engine's response with its report.
+
+        Processors with a digest are replayed by it, so that a name which means another version today is no danger.
+
+        Args:
+            prompt_token_ids: as of the class.
+            output_token_ids: as of the class.
+            report: the report, or its JSON object in the response.
+            params: the parameters of each of its processors, as the request had them.
+            options: further arguments of the class.
+
+        Raises:
+            InvalidArgument: the chain was not applied to each row, or `params` are not as many as its processors.
+        """
+        shown = report.to_json() if isinstance(report, Report) else report
+        processors = shown["processors"]
+        if len(params) != len(processors):
+            raise InvalidArgument(f"{len(params)} params for a report of {len(processors)} processors")
+        if shown["error"] or shown["rows_skipped"]:
+            raise InvalidArgument(
+                f"the report has the error {shown['error']!r} and {shown['rows_skipped']} unchanged rows: some ids "
+                "were sampled without the chain"
+            )
+        if processors and len(output_token_ids) and not shown["rows_applied"]:
+            raise InvalidArgument("the report has no row that the chain was applied to")
+        chain = [(each.get("digest") or each["name"], given) for each, given in zip(processors, params, strict=True)]
+        return cls(prompt_token_ids, output_token_ids, chain, **options)
+
+    @classmethod
+    def from_recording(cls, recorded: RecordedRequest, *, last_token_ids: TokenIds = (), **options: Any) -> Rollout:
+        """Make a rollout of a request in a recording (`logitport_recording.read_recording`).
+
+        Args:
+            recorded: the request. Its chain is replayed by digests, and by programs that the recording holds.
+            last_token_ids: ids that were sampled after the last recorded step. Its session has never received them.
+            options: `sampling` and `engine`, as of the class.
+
+        Raises:
+            InvalidArgument: the chain has failed at a row; the message names the position in the output.
+        """
+        part = recorded.parts[-1]
+        request = part.began.request
+        prompt_length = len(request.prompt_ids) // _ID_BYTES
+        history = history_of(part.began)
+        failed: dict[int, str] = {}
+        for step in recorded.steps:
+            if step.error:
+                failed[step.base_length + len(step.new_token_ids) // _ID_BYTES - prompt_length] = step.error
+        for step in part.steps:
+            history[step.base_length :] = unpack_int32(step.new_token_ids).tolist()
+        output = [*history[prompt_length:], *int32_ids(last_token_ids, "last_token_ids").tolist()]
+        if position := [each for each in failed if each < len(output)]:
+            raise InvalidArgument(
+                f"the chain has failed at the position {min(position)} of the output, which was sampled without it: "
+                f"{failed[min(position)]}"
+            )
+        chain = [(_recorded_processor(each), orjson.loads(each.params or b"{}")) for each in recorded.began.processors]
+        read = orjson.loads(request.sampling_params or b"{}")
+        return cls(history[:prompt_length], output, chain, sampling_params=read, **options)
+
+    def __len__(self) -> int:
+        return len(self.output_token_ids)
+
+    def __repr__(self) -> str:
+        chain = len(self.request.processors)
+        return f"<Rollout of {len(self)} ids after {len(self.prompt_token_ids)}, {chain} processors>"
+
+
+def _recorded_processor(recorded: RecordedProcessor) -> str:
+    """Return what names the processor of a recording: its program, its digest, or its name."""
+    return recorded.payload or recorded.digest or recorded.builtin or recorded.name
