@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport_play import runs
 from logitport_play.web.serving import PlayServer
 from logitport_testing import StoryModel, simulate
 from tests.play.accessibility import CONTRAST, NAMELESS
@@ -79,7 +80,7 @@ def words(page: Page, lane: int = 0) -> list[str]:
 
 def settled(page: Page) -> None:
     """Wait until the changes of fields have run."""
-    page.wait_for_timeout(300)
+    page.evaluate("() => new Promise((wake) => setTimeout(wake, 300))")  # the page's own timers are due before
     expect(page.locator('.lane[aria-busy="true"]')).to_have_count(0)
 
 
@@ -167,10 +168,25 @@ def test_a_click_on_a_candidate_forces_it_and_goes_on(page: Page) -> None:
     candidate.click()
     expect(page.locator(".lp-tile.lp-given")).to_have_count(1)
     expect(page.get_by_role("heading", name="Step 3")).to_be_visible()
+    settled(page)
     assert page.locator(".lp-chosen .lp-force").get_attribute("data-token") == token
     after = words(page)
     assert (after[:2], len(after)) == (before[:2], 6)
     assert after[2] != before[2]
+
+
+def test_the_shown_step_stays_where_each_reply_has_one_step(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(page, 6)
+    page.locator(".lp-tile").nth(2).click()
+    monkeypatch.setattr(runs, "_BUDGET_SECONDS", 0.0)
+    page.get_by_label("bias of 1: Boost").fill("10")
+    expect(page.locator(".lp-effects")).to_contain_text("by +10")
+    settled(page)
+    expect(page.get_by_role("heading", name="Step 3")).to_be_visible()
+    page.get_by_label("Compare").check()
+    for lane in (0, 1):
+        expect(page.locator(".lane").nth(lane).locator(".lp-tile")).to_have_count(6)
+        expect(page.locator(".lane").nth(lane).get_by_role("heading", name="Step 3")).to_be_visible()
 
 
 def test_the_keyboard_alone(page: Page) -> None:
@@ -238,6 +254,7 @@ def test_a_saved_file_is_loaded_again(page: Page, folder: Path) -> None:
     expect(page.get_by_role("alert")).to_contain_text("SyntaxError")
     expect(page.locator(".origin")).to_contain_text("error, last good version")
     expect(page.locator(".card.failed .card-error")).to_contain_text("my.py has an error")
+    settled(page)
     assert words(page) == good
     page.get_by_role("button", name="Step", exact=True).click()
     expect(page.locator(".lp-tile")).to_have_count(5)

@@ -40,7 +40,7 @@ export class Lane {
 
   // Runs to `this.steps`. The last call wins; calls of one lane follow one another.
   run({ follow = false, again = false } = {}) {
-    this.viewer.follows = follow || this.viewer.current < 0;
+    this.viewer.follows = follow || this.viewer.chosen < 0;
     this.ticket = Symbol("run");
     const ticket = this.ticket;
     this.calls = this.calls

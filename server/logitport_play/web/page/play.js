@@ -101,7 +101,7 @@ class Page {
       this.addLane("b", entries ?? first.chain.entries);
       this.lanes[1].steps = first.steps;
       this.lanes[1].forced = { ...first.forced };
-      this.lanes[1].viewer.current = first.viewer.current;
+      this.lanes[1].viewer.chosen = first.viewer.chosen;
       this.lanes[1].run({ again: true });
     }
     const two = this.lanes.length > 1;

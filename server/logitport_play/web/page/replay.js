@@ -30,7 +30,7 @@ class ReplayPage {
     byId("settings").addEventListener("submit", (event) => event.preventDefault());
     byId("request").addEventListener("change", () => {
       this.versions = null;
-      this.viewer.current = -1;
+      this.viewer.chosen = -1;
       this.run(true);
     });
     byId("previous").addEventListener("click", () => this.go(this.differ.filter((row) => row < this.viewer.current).pop()));
@@ -74,7 +74,7 @@ class ReplayPage {
       this.draw(result);
     } while (!result.ended);
     this.problems.set("replay", result.error ? result.error.split("\n\n")[0] : null);
-    if (fresh) this.viewer.show(result.steps ? (result.differ[0] ?? 0) : -1);
+    if (fresh) this.viewer.choose(result.steps ? (result.differ[0] ?? 0) : -1);
   }
 
   draw(result) {

@@ -8,6 +8,7 @@ export class Viewer {
     this.name = name;
     this.hint = hint;
     this.current = -1; // the step that is shown
+    this.chosen = -1; // the step to show: `current` is before it until a run has reached it again
     this.follows = true; // whether each new step is shown
     this.panes = [];
     this.tokensElement = make("div");
@@ -34,11 +35,14 @@ export class Viewer {
     this.panes.splice(result.since, Infinity, ...result.panes);
     fill(this.tokensElement, result.tiles);
     fill(this.chartsElement, result.charts);
-    this.show(this.follows ? result.steps - 1 : Math.min(this.current, result.steps - 1), focused);
+    const last = result.steps - 1;
+    if (this.follows) this.chosen = last;
+    this.show(Math.min(this.chosen, last), focused);
   }
 
   choose(step) {
     this.follows = false;
+    this.chosen = step;
     this.show(step);
   }
 

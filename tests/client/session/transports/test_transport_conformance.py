@@ -108,8 +108,8 @@ def test_a_frame_over_the_limit_is_not_sent_and_the_transport_stays_open(server:
 
 @every_connection
 def test_a_missed_deadline_closes_the_transport(server: Any, kind: str) -> None:
-    with connected(kind, server.target, timeout=0.3) as transport:
-        with pytest.raises(ServerUnavailable, match=r"did not reply to a frame within 0\.3 s"):
+    with connected(kind, server.target, timeout=3.0) as transport:
+        with pytest.raises(ServerUnavailable, match=r"did not reply to a frame within 3\.0 s"):
             transport.receive()
         for call in uses(transport):
             with pytest.raises(SessionClosed):
