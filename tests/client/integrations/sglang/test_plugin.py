@@ -81,6 +81,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         "environ": {"envs": envs},
         **{name: {cls: type(cls, (), members)} for name, (cls, members) in classes.items()},
     }
+    contents["managers.tokenizer_manager"]["supports_sampling_mask"] = lambda serialized: False
     folders = {name.rpartition(".")[0] for name in contents} - {""}
     for name in ("sglang", "sglang.srt", *(f"sglang.srt.{one}" for one in (*sorted(folders), *contents))):
         module = ModuleType(name)
