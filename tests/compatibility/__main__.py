@@ -23,6 +23,10 @@ The last three rows are chains of built-ins, compared with the same effect in pl
 [loops](processor-reference.md#loops); *report* also compares the [report](reports.md) that reaches the caller, with
 the events of two built-ins and a shipped class.
 
+*SGLang, speculating* runs SGLang's scheduler and verification with drafts of NGRAM, and
+[stand-ins for its kernels](engines/sglang.md#speculative-decoding). Without logitport, SGLang calls no processors there: the reference is
+SGLang without drafts.
+
 """
 FOOT = """
 How each cell is run: [`tests/compatibility`](../tests/compatibility) has the processors and the tests of the example

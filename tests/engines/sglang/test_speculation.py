@@ -13,13 +13,9 @@ import pytest
 
 from logitport import CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from tests.engines.sglang.conftest import GUARDED, KERNELS, NGRAM, Refused
+from tests.engines.sglang.conftest import KERNELS, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from tests.conftest import RunningServer
     from tests.engines.sglang.conftest import Engine
 
 REMOTE = RemoteLogitProcessor.to_str()
@@ -74,13 +70,6 @@ spec_info.resolving_view = lambda server_args: types.SimpleNamespace(enable_mult
 for name in sys.argv[1:]:
     print(spec_info.SpeculativeAlgorithm.from_string(name).create_worker(None).__name__, speculation.installed())
 """
-
-
-@pytest.fixture(scope="module")
-def drafting(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """SGLang with drafts, started by logitport's launcher."""
-    with sglang(GUARDED, *NGRAM, LOGITPORT_TARGET=server.target, **KERNELS) as engine:
-        yield engine
 
 
 def answers(engine: Engine, chain: list[Any], tokens: int) -> list[Any]:
