@@ -108,6 +108,11 @@ def max_draft_tokens() -> int:
     return max(0, int(_published("speculative_num_draft_tokens") or 0) - 1)  # SGLang counts the last sampled id, too
 
 
+def is_disaggregated() -> bool:
+    """Return whether this SGLang only reads prompts, or only continues them."""
+    return _published("disaggregation_mode") in ("prefill", "decode")
+
+
 def _published(name: str) -> str:
     from sglang.srt.runtime_context import get_context
 
