@@ -24,8 +24,8 @@ The last three rows are chains of built-ins, compared with the same effect in pl
 the events of two built-ins and a shipped class.
 
 *SGLang, speculating* runs SGLang's scheduler and verification with drafts of NGRAM, and
-[stand-ins for its kernels](engines/sglang.md#speculative-decoding). Without logitport, SGLang calls no processors there: the reference is
-SGLang without drafts.
+[stand-ins for its kernels](engines/sglang.md#speculative-decoding). Without logitport, SGLang calls no processors
+there: the reference is SGLang without drafts.
 
 """
 FOOT = """
@@ -44,7 +44,8 @@ do:
 # Cases that an engine's own design excludes, in every dialect.
 REFUSED = {
     "SGLang": (
-        "DFLASH, DSPARK, UNO and adaptive drafts; the overlap schedule with drafts, or without delayed sampling",
+        "DFLASH, DSPARK, UNO and adaptive drafts; the overlap schedule without delayed sampling, or with drafts in a "
+        "prefill engine",
         "tests/engines/sglang/test_guard.py::test_unsupported_options_stop_the_start",
     ),
     "SGLang: beam search": (

@@ -48,10 +48,11 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plug
         )
     if algorithm is not None and option("speculative_adaptive"):
         return "--speculative-adaptive: the number of draft tokens must not change; start SGLang without it"
-    if algorithm is not None and not option("disable_overlap_schedule"):
+    overlaps = not option("disable_overlap_schedule")
+    if algorithm is not None and overlaps and option("disaggregation_mode") == "prefill":
         return (
-            f"--speculative-algorithm {algorithm} with the overlap schedule: SGLang verifies drafts before the last "
-            "accepted ids have joined the histories; start SGLang with --disable-overlap-schedule"
+            f"--speculative-algorithm {algorithm} with the overlap schedule in a prefill engine: SGLang samples the "
+            "last chunk of a prompt before it has processed the one before it; start it with --disable-overlap-schedule"
         )
     if option("pp_size") > 1 and not has_plugin:
         return (
@@ -59,7 +60,7 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plug
             "request that it ends continues in the other stages; set LOGITPORT_TARGET before SGLang starts, in all of "
             "its processes"
         )
-    if not option("disable_overlap_schedule") and not delays_sampling:
+    if algorithm is None and overlaps and not delays_sampling:
         return (
             "the overlap schedule passes processors a history without the last token; "
             f"set {DELAY_SAMPLE}=1, or start SGLang with --disable-overlap-schedule"

@@ -4,6 +4,10 @@ SGLang samples a verified batch in `eagle_sample`, for the drafts of EAGLE, of m
 function applies the grammars to the logits by its argument `grammar_mask`, after penalties and biases, and before it
 accepts drafts. The patch passes one that applies the processors after the grammars, where SGLang's sampler runs them
 without drafts.
+
+With the overlap schedule, SGLang launches a batch before it has processed the result of the last one, so that histories
+lack the last accepted ids. For grammars of drafts from the host, it processes that result first. The second patch
+lets it do the same for batches with processors; other batches still overlap.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 # The modules that hold the function by its name.
 _MODULES = tuple(f"sglang.srt.speculative.{name}" for name in ("eagle_utils", "eagle_worker_common", "ngram_worker"))
+_SCHEDULER = "sglang.srt.managers.scheduler"
 
 
 def install() -> None:
@@ -37,9 +42,10 @@ def install() -> None:
 
 
 def installed() -> bool:
-    """Return whether each function that verifies drafts in this process is patched."""
+    """Return whether each function that verifies drafts in this process, and the scheduler, is patched."""
     functions = [module.eagle_sample for module in _loaded_modules()]
-    return bool(functions) and all(hasattr(function, _PATCHED) for function in functions)
+    overlaps = [module.Scheduler.is_disable_overlap_for_batch for module in _loaded_schedulers()]
+    return bool(functions) and all(hasattr(function, _PATCHED) for function in [*functions, *overlaps])
 
 
 _PATCHED = "logitport_patched"
@@ -47,6 +53,10 @@ _PATCHED = "logitport_patched"
 
 def _loaded_modules() -> list[Any]:
     return [sys.modules[name] for name in _MODULES if name in sys.modules]
+
+
+def _loaded_schedulers() -> list[Any]:
+    return [sys.modules[_SCHEDULER]] if _SCHEDULER in sys.modules else []
 
 
 def _wrap_create(create: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,8 +67,28 @@ def _wrap_create(create: Callable[..., Any]) -> Callable[..., Any]:
         for module in _loaded_modules():
             if not hasattr(module.eagle_sample, _PATCHED):
                 module.eagle_sample = wrap_sample(module.eagle_sample)
+        for module in _loaded_schedulers():
+            scheduler = module.Scheduler
+            if not hasattr(scheduler.is_disable_overlap_for_batch, _PATCHED):
+                scheduler.is_disable_overlap_for_batch = wrap_overlap(scheduler.is_disable_overlap_for_batch)
         return worker
 
+    return wrapped
+
+
+def wrap_overlap(disables: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the scheduler's `is_disable_overlap_for_batch`, which is also true for drafts with processors."""
+
+    @functools.wraps(disables)
+    def wrapped(scheduler: Any, batch: Any, *args: Any, **keywords: Any) -> bool:
+        """Return whether to process the last result before this batch is launched."""
+        if disables(scheduler, batch, *args, **keywords):
+            return True
+        if not batch or batch.spec_algorithm.is_none() or not scheduler.result_queue:
+            return False
+        return batch.sampling_info is not None and batch.sampling_info.has_custom_logit_processor
+
+    setattr(wrapped, _PATCHED, True)
     return wrapped
 
 
