@@ -44,8 +44,7 @@ do:
 # Cases that an engine's own design excludes, in every dialect.
 REFUSED = {
     "SGLang": (
-        "DFLASH, DSPARK, UNO and adaptive drafts; the overlap schedule without delayed sampling, or with drafts in a "
-        "prefill engine",
+        "UNO and adaptive drafts; the overlap schedule without delayed sampling, or with drafts in a prefill engine",
         "tests/engines/sglang/test_guard.py::test_unsupported_options_stop_the_start",
     ),
     "SGLang: beam search": (

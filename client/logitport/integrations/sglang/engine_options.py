@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
-# The values of --speculative-algorithm whose drafts `eagle_sample` verifies, which the plugin patches.
-_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
+# The values of --speculative-algorithm whose verification the plugin patches.
+_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", "DFLASH", "DSPARK")
 
 # Reasons to refuse a request that SGLang itself accepts.
 BEAMS = "beam search: SGLang passes processors only one beam of each request; use n instead"

@@ -220,6 +220,8 @@ class TestTheScheduler:
         ({"disable_overlap_schedule": False}, False, "overlap schedule"),
         ({"speculative_algorithm": "NGRAM"}, True, ""),
         ({"speculative_algorithm": "EAGLE"}, True, ""),
+        ({"speculative_algorithm": "DFLASH"}, True, ""),
+        ({"speculative_algorithm": "DSPARK", **OVERLAP}, True, ""),
         ({"speculative_algorithm": "UNO"}, True, "--speculative-algorithm UNO: SGLang does not call processors"),
         ({"speculative_algorithm": "EAGLE", "speculative_adaptive": True}, True, "--speculative-adaptive"),
         ({"speculative_algorithm": "NGRAM", **OVERLAP}, True, ""),

@@ -96,7 +96,8 @@ def test_reports_reach_the_first_stage(
     last, first = stages
     here, there = batch("a", "b"), batch("b", "a")
     handle = SimpleNamespace(report=Report((), 1))
-    meta_info.remember(here.reqs[0], handle)
+    meta_info.remember(here.reqs[0], handle)  # type: ignore[arg-type]
+    monkeypatch.setattr(meta_info, "_installed", SimpleNamespace(is_set=lambda: False))
     assert last._pp_prepare_tensor_dict(None, here) == SENT, "responses show no reports"
 
     monkeypatch.setattr(meta_info, "_installed", SimpleNamespace(is_set=lambda: True))

@@ -13,7 +13,7 @@ import torch
 
 from logitport.errors import PayloadError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.sglang import RemoteLogitProcessor, speculation
+from logitport.integrations.sglang import RemoteLogitProcessor, draft_rows, speculation
 from logitport.integrations.sglang.draft_trees import read_trees
 from logitport.integrations.sglang.guard import Refusal
 from logitport.integrations.sglang.hook import Hook
@@ -35,7 +35,7 @@ NODES = 6
 def hook(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     """The hook of this process."""
     hook = Hook(lambda: client, tuple, Ranks(), "")
-    monkeypatch.setattr(speculation, "_hook", lambda: hook)
+    monkeypatch.setattr(draft_rows, "_hook", lambda: hook)
     yield hook
     hook._holder.close()
 
@@ -173,7 +173,7 @@ def test_a_server_that_cannot_be_reached_ends_requests(monkeypatch: pytest.Monke
     def connect() -> Any:
         raise ServerUnavailable("no server")
 
-    monkeypatch.setattr(speculation, "_hook", lambda: Hook(connect, tuple, Ranks(), ""))
+    monkeypatch.setattr(draft_rows, "_hook", lambda: Hook(connect, tuple, Ranks(), ""))
     req, other = Req([2]), Req([3])
     batch = batch_of(params_of(req, ban(31)), params_of(other))
     _, ids = verify(verify_input([CHAIN] * 2, [[2] * NODES, [3] * NODES]), batch)
@@ -230,8 +230,7 @@ def test_without_readable_drafts_no_id_is_sampled(hook: Hook) -> None:
     batch = batch_of(params_of(req, ban(31)), params_of(other))
     batch.sampling_info.custom_logit_processor[1].rows = [0]
     logits = torch.arange(float(VOCAB_SIZE)).repeat(2 * NODES, 1)
-    masks = speculation._MaskAndProcessors(None, given, batch.sampling_info)
-    masks.apply(logits)
+    draft_rows.DraftRows(given, batch.sampling_info).process(logits)
     assert "cannot be read" in req.to_finish.message or "the engine's log" in req.to_finish.message
     assert logits[:NODES].argmax(-1).tolist() == [EOS] * NODES
     assert logits[NODES:].argmax(-1).tolist() == [VOCAB_SIZE - 1] * NODES
