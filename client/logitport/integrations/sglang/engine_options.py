@@ -46,8 +46,6 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plug
             f"them the drafts; start SGLang without it, or with logitport's plugin and one of "
             f"{', '.join(_PATCHED_ALGORITHMS)}"
         )
-    if algorithm is not None and option("speculative_adaptive"):
-        return "--speculative-adaptive: the number of draft tokens must not change; start SGLang without it"
     overlaps = not option("disable_overlap_schedule")
     if algorithm is not None and overlaps and option("disaggregation_mode") == "prefill":
         return (
@@ -105,7 +103,14 @@ def published_names() -> dict[str, str]:
 
 
 def max_draft_tokens() -> int:
-    """Return how many draft tokens of a request SGLang verifies in one step; 0 without speculation."""
+    """Return how many draft tokens of a request SGLang verifies in one step; 0 without speculation.
+
+    With adaptive drafts, the published number changes with the load, so the largest one is taken.
+    """
+    if _published("speculative_adaptive") == str(True):
+        from sglang.srt.speculative.adaptive_spec_params import resolve_candidate_steps_from_config
+
+        return max(resolve_candidate_steps_from_config(_published("speculative_adaptive_config") or None))
     return max(0, int(_published("speculative_num_draft_tokens") or 0) - 1)  # SGLang counts the last sampled id, too
 
 

@@ -22,7 +22,6 @@ REMOTE = RemoteLogitProcessor.to_str()
 OTHER = logitport_builtins.DisallowedTokensLogitsProcessor.to_str()
 OPTIONS = {
     "speculative_algorithm": None,
-    "speculative_adaptive": False,
     "pp_size": 1,
     "disable_overlap_schedule": True,
     "disaggregation_mode": "null",
@@ -223,7 +222,6 @@ class TestTheScheduler:
         ({"speculative_algorithm": "DFLASH"}, True, ""),
         ({"speculative_algorithm": "DSPARK", **OVERLAP}, True, ""),
         ({"speculative_algorithm": "UNO"}, True, "--speculative-algorithm UNO: SGLang does not call processors"),
-        ({"speculative_algorithm": "EAGLE", "speculative_adaptive": True}, True, "--speculative-adaptive"),
         ({"speculative_algorithm": "NGRAM", **OVERLAP}, True, ""),
         ({"speculative_algorithm": "NGRAM", **OVERLAP}, False, ""),
         ({"speculative_algorithm": "NGRAM", **OVERLAP, "disaggregation_mode": "decode"}, True, ""),

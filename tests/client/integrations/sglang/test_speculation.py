@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import weakref
 from http import HTTPStatus
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +121,33 @@ def test_rows_see_their_own_drafts(hook: Hook) -> None:
     req.output_ids.extend(ids[0])
     _, ids = verify(verify_input([CHAIN], [[27, 26, 25, 1, 1, 1]]), batch_of(bigrams))
     assert ids[0] == [26, 25, 24]
+
+
+def test_the_number_of_drafts_may_change(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with adaptive drafts: SGLang first publishes that it verifies no draft, and later verifies more."""
+    published = {"speculative_num_draft_tokens": 1, "speculative_adaptive": True, "speculative_adaptive_config": None}
+    context = SimpleNamespace(config_leaf=lambda name: published.get(name, name))
+    monkeypatch.setattr(sys.modules["sglang.srt.runtime_context"], "get_context", lambda: context)
+    module = ModuleType("sglang.srt.speculative.adaptive_spec_params")
+    vars(module)["resolve_candidate_steps_from_config"] = lambda path: [0, 3, 5]
+    monkeypatch.setitem(sys.modules, "sglang.srt.speculative", ModuleType("sglang.srt.speculative"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    req = Req([2, 3])
+    req.output_ids.append(31)
+    params = params_of(req, ["no_repeat_ngram", {"ngram_size": 1, "window_size": 100}])
+    root = SimpleNamespace(
+        draft_token=torch.tensor([31]),
+        retrieve_next_token=torch.tensor([[-1]]),
+        retrieve_next_sibling=torch.tensor([[-1]]),
+        draft_token_num=1,
+    )
+    logits = torch.arange(float(VOCAB_SIZE))[None]
+    draft_rows.DraftRows(root, batch_of(params).sampling_info).process(logits)
+    assert int(logits.argmax()) == 30
+    req.output_ids.append(30)
+    _, [ids] = verify(verify_input([CHAIN], [[30, 29, 28, 27, 26, 25]]), batch_of(params))
+    assert ids == [29, 28, 27, 26, 25, 24]
+    assert req.to_finish is None
 
 
 @pytest.mark.parametrize("seed", range(5))
