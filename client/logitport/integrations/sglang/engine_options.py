@@ -110,7 +110,8 @@ def max_draft_tokens() -> int:
     if _published("speculative_adaptive") == str(True):
         from sglang.srt.speculative.adaptive_spec_params import resolve_candidate_steps_from_config
 
-        return max(resolve_candidate_steps_from_config(_published("speculative_adaptive_config") or None))
+        steps: list[int] = resolve_candidate_steps_from_config(_published("speculative_adaptive_config") or None)
+        return max(steps)
     return max(0, int(_published("speculative_num_draft_tokens") or 0) - 1)  # SGLang counts the last sampled id, too
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.integrations.sglang import block_speculation
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import torch
 
 _PATCHED = "logitport_patched"
+
+# Set once the plugin is installed in this process.
+_active = threading.Event()
 
 
 class _Patch(NamedTuple):
@@ -53,10 +57,16 @@ def install() -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     SpeculativeAlgorithm.create_worker = _wrap_create(SpeculativeAlgorithm.create_worker)
+    _active.set()
 
 
 def installed() -> bool:
-    """Return whether this process verifies drafts, and each function that it has imported for that is patched."""
+    """Return whether this process verifies drafts, and each function that it has imported for that is patched.
+
+    Patches what was imported after the worker, if the plugin is active.
+    """
+    if _active.is_set():
+        _patch_loaded()
     targets = [(patch.target(), patch.name) for patch in _patches()]
     functions = {name: getattr(target, name) for target, name in targets if target is not None}
     verifies = not functions.keys().isdisjoint({"eagle_sample", "apply_custom_logit_processor"})
@@ -68,15 +78,19 @@ def _wrap_create(create: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **keywords: Any) -> Any:
         """Return the worker's class. Creating it imports the modules to patch."""
         worker = create(*args, **keywords)
-        for patch in _patches():
-            target = patch.target()
-            if target is not None and not hasattr(getattr(target, patch.name), _PATCHED):
-                function = patch.wrap(getattr(target, patch.name))
-                setattr(function, _PATCHED, True)
-                setattr(target, patch.name, function)
+        _patch_loaded()
         return worker
 
     return wrapped
+
+
+def _patch_loaded() -> None:
+    for patch in _patches():
+        target = patch.target()
+        if target is not None and not hasattr(getattr(target, patch.name), _PATCHED):
+            function = patch.wrap(getattr(target, patch.name))
+            setattr(function, _PATCHED, True)
+            setattr(target, patch.name, function)
 
 
 def wrap_overlap(disables: Callable[..., bool]) -> Callable[..., bool]:
