@@ -263,7 +263,10 @@ class SchedulerRows(EngineRows):
     name = "SGLang"
 
     def start(self) -> None:
-        for name, value in (("published_names", dict), ("max_draft_tokens", int), ("engine_name", str)):
+        for name, value in (
+            *(("published_names", dict), ("max_draft_tokens", int)),
+            *(("engine_name", str), ("is_disaggregated", bool)),
+        ):
             self.exits.enter_context(mock.patch(f"logitport.integrations.sglang.hook.{name}", value))
         self.hook = Hook(lambda: self.client, tuple, Ranks(), "")
         self.exits.callback(self.hook._holder.close)

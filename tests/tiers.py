@@ -107,6 +107,7 @@ SLOW = frozenset(
         "end_to_end/test_metrics.py",
         "end_to_end/test_missing_layers.py",
         "end_to_end/test_nothing_is_lost.py",
+        "end_to_end/test_only_denies.py",
         "end_to_end/test_output.py",
         "end_to_end/test_principal_memory.py",
         "end_to_end/test_principal_processes.py",

@@ -38,6 +38,7 @@ class BadWords(StatefulEditProcessor):
     """
 
     builtin_name = "bad_words"
+    only_denies = True
     bytes_per_params_byte = 72 if core is None else 32
 
     @classmethod

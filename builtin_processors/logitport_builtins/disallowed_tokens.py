@@ -28,6 +28,7 @@ class DisallowedTokens(StatefulEditProcessor):
     """
 
     builtin_name = "disallowed_tokens"
+    only_denies = True
     shares_states = True
 
     @classmethod

@@ -35,6 +35,7 @@ class MinTokens(StatefulEditProcessor):
     """
 
     builtin_name = "min_tokens"
+    only_denies = True
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -40,7 +40,13 @@ class CustomLogitProcessor(ABC):
 
     A class that declares its parameters in `params`, such as `{"alpha": Annotated[float, Float(ge=0), "…"]}`, gets a
     section about them in its docstring.
+
+    Attributes:
+        only_denies: declares that the processor removes ids, and that the differences between the logits that it leaves
+            stay the same. A tuple of names declares that for requests without these parameters.
     """
+
+    only_denies: ClassVar[bool | tuple[str, ...]] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -243,14 +243,16 @@ class EndedAdmission(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., generation: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., reads_logits: bool = ..., chain: _Optional[_Union[AdmittedChain, _Mapping]] = ...) -> None: ...
 
 class AdmittedChain(_message.Message):
-    __slots__ = ("processors", "programs", "follows_from_history")
+    __slots__ = ("processors", "programs", "follows_from_history", "only_denies")
     PROCESSORS_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FROM_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    ONLY_DENIES_FIELD_NUMBER: _ClassVar[int]
     processors: _containers.RepeatedScalarFieldContainer[str]
     programs: _containers.RepeatedScalarFieldContainer[str]
     follows_from_history: bool
-    def __init__(self, processors: _Optional[_Iterable[str]] = ..., programs: _Optional[_Iterable[str]] = ..., follows_from_history: bool = ...) -> None: ...
+    only_denies: bool
+    def __init__(self, processors: _Optional[_Iterable[str]] = ..., programs: _Optional[_Iterable[str]] = ..., follows_from_history: bool = ..., only_denies: bool = ...) -> None: ...
 
 class GetPrograms(_message.Message):
     __slots__ = ("digests",)

@@ -53,7 +53,7 @@ def test_nothing_is_published_of_a_run_with_failures() -> None:
 
 
 def test_every_refusal_is_a_test() -> None:
-    for _, test in REFUSED.values():
+    for _, _, test in REFUSED.values():
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text()
         assert test in PAGE.read_text()

@@ -21,6 +21,7 @@ class TextProcessor(EditProcessor):
     """
 
     takes_long = True
+    only_denies = True
     bytes_per_output_id = 200
     bytes_per_params_byte = 400
 

@@ -57,6 +57,7 @@ class Grammar(EditProcessor):
     """
 
     builtin_name = "grammar"
+    only_denies = True
     bytes_per_output_id = 200
     takes_long = True
 

@@ -39,6 +39,7 @@ class LoopGuard(StatefulEditProcessor):
     """
 
     builtin_name = "loop_guard"
+    only_denies = True
     bytes_per_id = 32
 
     @classmethod

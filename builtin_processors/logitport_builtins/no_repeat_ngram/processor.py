@@ -41,6 +41,7 @@ class NoRepeatNGram(StatefulEditProcessor):
     """
 
     builtin_name = "no_repeat_ngram"
+    only_denies = True
     bytes_per_id = 64 if core is None else 16
 
     @classmethod

@@ -40,6 +40,7 @@ class ThinkingBudget(StatefulEditProcessor):
     """
 
     builtin_name = "thinking_budget"
+    only_denies = ("soft_from",)
     bytes_per_id = 16
 
     @classmethod

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from logitport_programs.verifier import Verified
     from logitport_proto import processing_pb2
 
-_ADMISSION = ("reads_logits", "sends_logits", "follows_from_history", "processors", "programs", "programs_on_server")
+_ADMISSION = (
+    *("reads_logits", "sends_logits", "follows_from_history", "only_denies"),
+    *("processors", "programs", "programs_on_server"),
+)
 
 
 class ProgramCall(NamedTuple):
@@ -52,6 +55,7 @@ class Handle:
         programs: the programs of its chain that the engine runs, in their order.
         programs_on_server: whether the server runs its programs, although this process runs others.
         follows_from_history: whether the state of its processors follows from the history, even if they read logits.
+        only_denies: whether each of its processors declares that it only denies ids.
         skips: whether its rows stay unchanged if a processor fails.
         history: its tokens, including the new ids of every step.
         tokens: counts the ids of the history, for programs.
@@ -64,8 +68,7 @@ class Handle:
     __slots__ = (
         *("follows_from_history", "generation", "history", "message", "names", "processed", "processors", "programs"),
         *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
-        "trace",
-        "log",
+        *("log", "only_denies", "trace"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -80,7 +83,7 @@ class Handle:
         self.names = tuple(call.processor.name for call in self.message.processors)
         self.programs: tuple[ProgramCall, ...] = ()
         self.programs_on_server = False
-        self.follows_from_history = False
+        self.follows_from_history = self.only_denies = False
         self.skips = self.message.on_error == common_pb2.ON_ERROR_SKIP
         self.reads_logits = False
         self.sends_logits = False
@@ -108,6 +111,7 @@ class Handle:
             )
         self.reads_logits = self.sends_logits = reads_logits
         self.follows_from_history = chain.follows_from_history
+        self.only_denies = chain.only_denies
         self.processors = tuple(processors)
         for call, digest in zip(self.message.processors, processors, strict=True):
             if call.processor.WhichOneof("by") == "name":  # a name may be bound to another digest later

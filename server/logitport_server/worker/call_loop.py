@@ -166,6 +166,7 @@ class _Worker:
             kept=loaded.kept,
             checks_params=bool(dialect.checks_params),
             checks_sampling_params=dialect.checks_sampling_params,
+            denies_without=None if dialect.denies_without is None else list(dialect.denies_without),
         )
         if dialect.reads_logits and call.gpu is not None:
             try:

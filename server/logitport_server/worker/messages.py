@@ -204,6 +204,7 @@ class LoadReply(_Reply):
         kept: whether the worker keeps the instance when the processor is released, until the class is loaded again.
         checks_params: whether `Validate` can refuse parameters.
         checks_sampling_params: whether the result of `Validate` also depends on the sampling parameters.
+        denies_without: attribute of the dialect.
         gpu_error: why the worker cannot use the GPU; "" if it can or has none.
     """
 
@@ -215,6 +216,7 @@ class LoadReply(_Reply):
     kept: bool = False
     checks_params: bool = True
     checks_sampling_params: bool = True
+    denies_without: list[_Text] | None = None
     gpu_error: _Text = ""
 
 

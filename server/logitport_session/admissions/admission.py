@@ -23,7 +23,7 @@ from logitport_session.steps.columns import too_many_tokens
 from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
@@ -165,7 +165,10 @@ class Admission:
         pairs = [(getattr(call.dialect, "processor", None), call.params) for call in checked]
         context = self._context
         check_chain(pairs, context.history, context.tokenizer_id, context.eos_token_ids)
-        entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
+        entries = [
+            ChainEntry(call.dialect, None, call.label, only_denies=_only_denies(call.dialect, call.params))
+            for call in checked
+        ]
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
         self._account = account
@@ -311,6 +314,10 @@ def _start(entry: ChainEntry, call: CheckedCall, context: RequestContext) -> Non
         except BaseException as error:
             raise _failure_of(error, dialect, entry.label) from error
     call.state = entry.state
+
+
+def _only_denies(dialect: Dialect, params: Mapping[str, Any]) -> bool:
+    return dialect.denies_without is not None and params.keys().isdisjoint(dialect.denies_without)
 
 
 def _leave_programs_to_engine(chain: list[ChainEntry]) -> None:

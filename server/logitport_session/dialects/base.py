@@ -50,6 +50,13 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(temperature, int | float) and temperature < 1e-5
 
 
+def denies_without(declared: object) -> tuple[str, ...] | None:
+    """Return `Dialect.denies_without` of a processor with this value of `only_denies`."""
+    if declared is True:
+        return ()
+    return tuple(map(str, declared)) if declared and isinstance(declared, tuple | list) else None
+
+
 def is_method(method: object, default: object) -> bool:
     """Return whether a method is this method of a base class, and not an override."""
     return getattr(method, "__func__", None) is getattr(default, "__func__", default)
@@ -118,6 +125,8 @@ class Dialect(ABC):
         key: the processor's identity: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
         takes_long: whether a call may take milliseconds. Its requests are then admitted in the background.
+        denies_without: names of parameters; for a request with none of them, the processor declares that it only
+            denies ids, see `CustomLogitProcessor.only_denies`. None if it does not declare that.
         domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
         events: the events of the last call, with the index of their state in it, in ascending order.
@@ -154,6 +163,7 @@ class Dialect(ABC):
         self.shipped = shipped
         # Only logits-free processors declare this; any other may be slow.
         self.takes_long = bool(getattr(self.processor, "takes_long", True))
+        self.denies_without = denies_without(getattr(self.processor, "only_denies", False))
         self._scratch: Any = None
 
     @property

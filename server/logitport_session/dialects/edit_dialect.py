@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.compiled import core
 from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import Edits, RowEdits
+from logitport.core.row_edits import EditKind
 from logitport.core.row_events import RowEvent
+from logitport.errors import InvalidArgument
 from logitport.phases import read_phase, tags_for, tracker_fields
 from logitport.processors import EditProcessor, EditRequest
 from logitport.stateful import is_compiled, runs_state_only
@@ -130,6 +132,8 @@ class EditDialect(Dialect):
             if isinstance(state, PhasedRequest):
                 state.exempt(row)
         self.events = events_of(edits)
+        if self.denies_without == () and any(kind is EditKind.BIAS for row in edits for kind, _, _ in row):
+            raise InvalidArgument("it declares only_denies, and has added to logits: call no edits.bias")
         return edits
 
     def _start(self, request: EditRequest) -> None:

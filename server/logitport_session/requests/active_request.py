@@ -26,12 +26,14 @@ class ChainEntry:
         state: the dialect's state for this request.
         label: the name or digest of the processor in the request.
         stale: whether the state misses ids of the history, because the processor failed at one of them.
+        only_denies: whether the processor declares that it only denies ids of this request.
     """
 
     dialect: Dialect
     state: Any
     label: str = ""
     stale: bool = False
+    only_denies: bool = False
 
 
 class ActiveRequest:

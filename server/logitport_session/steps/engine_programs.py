@@ -25,6 +25,7 @@ def describe_chain(request: ActiveRequest, chain: processing_pb2.AdmittedChain) 
     chain.processors.extend(entry.dialect.key for entry in request.chain)
     if request.reads_logits:  # otherwise it does
         chain.follows_from_history = all(entry.dialect.follows_from_history for entry in request.chain)
+    chain.only_denies = all(entry.only_denies for entry in request.chain)
     if request.programs_before:
         programs = (entry.dialect.engine_program for entry in request.chain)
         chain.programs.extend("" if program is None else program.digest for program in programs)

@@ -135,6 +135,7 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
         "end": lambda req, error: ended.append(error),
         "published_names": dict,
         "max_draft_tokens": int,
+        "is_disaggregated": bool,
     }.items():
         stalling.monkeypatch.setattr(f"logitport.integrations.sglang.hook.{name}", stub)
     hook = Hook(lambda: stalling.client, tuple, Ranks(), "")

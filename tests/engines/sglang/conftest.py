@@ -38,7 +38,8 @@ _OPTIONS = {
     "--max-total-tokens": "4096",
 }
 # Drafts of ids that followed the same ids before, on a CPU with stand-ins for the kernels that SGLang lacks there.
-NGRAM = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6")
+MAX_DRAFTS = 5
+NGRAM = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(1 + MAX_DRAFTS))
 KERNELS = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "PYTHONPATH": os.pathsep.join([str(_STUBS), str(_STUBS.with_name("kernels"))]),
@@ -187,4 +188,11 @@ def native(sglang: Callable[..., AbstractContextManager[Engine]]) -> Iterator[En
 def guarded(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
     """SGLang started by logitport's launcher, with the overlap schedule on."""
     with sglang(GUARDED, LOGITPORT_TARGET=server.target) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def drafting(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
+    """SGLang with drafts, started by logitport's launcher."""
+    with sglang(GUARDED, *NGRAM, LOGITPORT_TARGET=server.target, **KERNELS) as engine:
         yield engine

@@ -1,4 +1,4 @@
-"""Every row in SGLang: eight concurrent requests that end one by one, with the overlap schedule on."""
+"""Every row in SGLang: eight concurrent requests that end one by one, with the overlap schedule on, or with drafts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.compatibility.matrix import (
     reference_of,
 )
 from tests.engines.checkpoint import VOCAB_SIZE
+from tests.engines.sglang.conftest import MAX_DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,12 +75,50 @@ def test_tokens_are_the_native_ones(
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("sglang"))
-    reference = reference_of(row)
-    with Client(server.target) as client:
-        chain = chain_of(row, client)
-    responses = generate(guarded, RemoteLogitProcessor.to_str(), {"logitport": chain}, reference)
-    outputs = [each["output_ids"] for each in responses]
-    assert outputs == expected(reference)
+    chain = registered(server, row)
+    responses = run_row(guarded, row, chain, expected)
     if row == REPORT:
-        histories = [p + o for p, o in zip(prompts(VOCAB_SIZE, reference), outputs, strict=True)]
-        check_reports([each["meta_info"]["logitport"] for each in responses], histories, chain)
+        check_row_reports(responses, chain, [each["output_ids"] for each in responses])
+
+
+@pytest.mark.cell(engine="SGLang, speculating")
+@every_row
+def test_tokens_are_the_native_ones_where_drafts_are_verified(
+    server: RunningServer,
+    drafting: Engine,
+    expected: Callable[[str], list[list[int]]],
+    row: str,
+    record_property: Callable[[str, Any], None],
+) -> None:
+    """The second time, SGLang drafts the outputs of the first time."""
+    record_property("version", f"{version('sglang')}, NGRAM")
+    chain = registered(server, row)
+    run_row(drafting, row, chain, expected)
+    responses = run_row(drafting, row, chain, expected)
+    assert all(each["meta_info"]["spec_num_correct_drafts"] > 0 for each in responses)
+    if row == REPORT:
+        # The session does not know which drafts of the last step were accepted: of its rows, the first one counts.
+        counts = [each["meta_info"]["logitport"]["rows_applied"] for each in responses]
+        outputs = [each["output_ids"] for each in responses]
+        assert all(0 <= len(output) - count <= MAX_DRAFTS for output, count in zip(outputs, counts, strict=True))
+        check_row_reports(responses, chain, [output[:count] for output, count in zip(outputs, counts, strict=True)])
+
+
+def registered(server: RunningServer, row: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the chain of a row, with its classes registered."""
+    with Client(server.target) as client:
+        return chain_of(row, client)
+
+
+def run_row(engine: Engine, row: str, chain: Any, expected: Callable[[str], list[list[int]]]) -> list[Any]:
+    """Return the responses to the requests of a row, whose ids are the expected ones."""
+    reference = reference_of(row)
+    responses = generate(engine, RemoteLogitProcessor.to_str(), {"logitport": chain}, reference)
+    assert [each["output_ids"] for each in responses] == expected(reference)
+    return responses
+
+
+def check_row_reports(responses: list[Any], chain: list[tuple[str, dict[str, Any]]], outputs: list[list[int]]) -> None:
+    """Compare the reports with those of the reference for these outputs."""
+    histories = [p + o for p, o in zip(prompts(VOCAB_SIZE, REPORT), outputs, strict=True)]
+    check_reports([each["meta_info"]["logitport"] for each in responses], histories, chain)

@@ -50,3 +50,13 @@ def test_a_request_that_fails_ends_in_both_stages(engine: Engine, expected: list
     with pytest.raises(Refused, match="five are enough"):
         engine.generate(PROMPTS[0], REMOTE, custom)
     check_the_same_tokens(engine, expected, 0)
+
+
+def test_the_report_reaches_the_caller(engine: Engine) -> None:
+    """The first stage answers, and the last one has the report."""
+    thinking = {"thinking_budget": 9, "thinking_start_ids": [PROMPTS[0][-1]], "thinking_end_ids": [11]}
+    answer = engine.answer(PROMPTS[0], REMOTE, {"logitport": json.dumps([["thinking_budget", thinking]])})
+    report = answer["meta_info"]["logitport"]
+    assert report["rows_applied"] == len(answer["output_ids"]) == 64
+    assert [(event["name"], event["position"]) for event in report["events"]] == [("budget_hit", 9)]
+    assert "logitport" not in engine.answer(PROMPTS[0])["meta_info"]

@@ -161,3 +161,20 @@ def test_a_stream_ends_with_the_error(guarded: Engine) -> None:
     reason = chunks[-1]["meta_info"]["finish_reason"]
     assert reason["type"] == "abort"
     assert "five are enough" in reason["message"]
+
+
+def test_the_ids_that_could_be_sampled(guarded: Engine) -> None:
+    """Chains that only deny ids leave SGLang's sampling mask right; others are refused, also in a default chain."""
+    mask = {"extra_fields": {"return_sampling_mask": True}, "top_k": 5, "temperature": 1.0, "max_new_tokens": 8}
+    answer = guarded.answer(PROMPT, REMOTE, banning(*range(100, 400)), **mask)
+    rows = answer["meta_info"]["output_token_sampling_mask"]
+    assert len(rows) == 8
+    assert all(0 < len(row) <= 5 and not set(row) & set(range(100, 400)) for row in rows)
+    assert all(token_id in row for token_id, row in zip(answer["output_ids"], rows, strict=True))
+    for chain in (
+        [["temperature", {"temperature": 2.0}]],
+        [*banning(7)["logitport"], ["logit_bias", {"logit_bias": {"3": 1}}]],
+    ):
+        with pytest.raises(Refused, match="only_denies") as refused:
+            guarded.answer(PROMPT, None, {"logitport": chain}, **mask)
+        assert refused.value.status == 400

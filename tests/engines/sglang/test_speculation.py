@@ -13,13 +13,9 @@ import pytest
 
 from logitport import CustomLogitProcessor
 from logitport.integrations.sglang import RemoteLogitProcessor
-from tests.engines.sglang.conftest import GUARDED, KERNELS, NGRAM, Refused
+from tests.engines.sglang.conftest import KERNELS, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from tests.conftest import RunningServer
     from tests.engines.sglang.conftest import Engine
 
 REMOTE = RemoteLogitProcessor.to_str()
@@ -64,6 +60,7 @@ class FailsLater(CustomLogitProcessor):
         return logits
 
 
+ALGORITHMS = ["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH", "DSPARK"]
 _CREATE_WORKERS = """
 import sys, types
 from sglang.srt.speculative import spec_info
@@ -74,13 +71,6 @@ spec_info.resolving_view = lambda server_args: types.SimpleNamespace(enable_mult
 for name in sys.argv[1:]:
     print(spec_info.SpeculativeAlgorithm.from_string(name).create_worker(None).__name__, speculation.installed())
 """
-
-
-@pytest.fixture(scope="module")
-def drafting(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """SGLang with drafts, started by logitport's launcher."""
-    with sglang(GUARDED, *NGRAM, LOGITPORT_TARGET=server.target, **KERNELS) as engine:
-        yield engine
 
 
 def answers(engine: Engine, chain: list[Any], tokens: int) -> list[Any]:
@@ -124,18 +114,18 @@ def test_a_failing_processor_ends_its_request_alone(drafting: Engine, params: di
     assert "Scheduler hit an exception" not in drafting.log.read_text()
 
 
-def test_the_workers_of_other_algorithms_verify_by_the_same_function() -> None:
+def test_the_workers_of_other_algorithms_verify_by_patched_functions() -> None:
     """Creates their classes. None of them runs here."""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _CREATE_WORKERS, "EAGLE", "EAGLE3", "NEXTN", "STANDALONE"],
+        [sys.executable, "-W", "ignore", "-c", _CREATE_WORKERS, *ALGORITHMS],
         capture_output=True,
         text=True,
         env=os.environ | KERNELS,
         timeout=1200,
         check=False,
     )
-    workers = ["EAGLEWorkerV2 True"] * 3 + ["StandaloneWorkerV2 True"]
-    assert ran.stdout.splitlines() == workers, ran.stderr
+    workers = [*["EAGLEWorkerV2"] * 3, "StandaloneWorkerV2", "DFlashWorkerV2", "DSparkWorkerV2"]
+    assert ran.stdout.splitlines() == [f"{worker} True" for worker in workers], ran.stderr
 
 
 def test_a_chain_that_changes_nothing_leaves_the_drafts(drafting: Engine) -> None:

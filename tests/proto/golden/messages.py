@@ -276,6 +276,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                         "processors": ["disallowed_tokens", DIGEST, DIGEST, DIGEST],
                         "programs": ["", "", DIGEST, ""],
                         "follows_from_history": True,
+                        "only_denies": True,
                     },
                     {},
                 ],

@@ -47,27 +47,29 @@ class Trials:
         self._lock = threading.Lock()
         self._idle: list[SessionHolder] = []
         self._client: Client | None = None
-        self._valid_until: BoundedTable[bytes, float] = BoundedTable(_MAX_VALID)
+        # Of an accepted chain, until when it is not tried again, and `Handle.only_denies`.
+        self._valid: BoundedTable[bytes, tuple[float, bool]] = BoundedTable(_MAX_VALID)
 
     @cached_property
     def _threads(self) -> FairThreads:
         # Not started before the first trial: an engine may fork after the import.
         return FairThreads(_MAX_TRIALS_AT_ONCE, "logitport-trial")
 
-    async def run_on_thread(self, request: Request, options: Mapping[str, Any]) -> None:
+    async def run_on_thread(self, request: Request, options: Mapping[str, Any]) -> bool:
         """Try the chain of a request without blocking the event loop. Otherwise as `run`.
 
         Slow chains of one tenant, or without tenants one slow chain, leave threads for the others.
         """
         digest = _digest(request)
-        if self._is_valid(digest):
-            return
+        known = self._known(digest)
+        if known is not None:
+            return known
         # A client that disconnects ends the wait, but not a trial that has begun.
         work = partial(self._try, request, digest, options)
-        await asyncio.wrap_future(self._threads.submit(request.tenant or digest, work))
+        return await asyncio.wrap_future(self._threads.submit(request.tenant or digest, work))
 
-    def run(self, request: Request, options: Mapping[str, Any]) -> None:
-        """Try the chain of a request; do nothing if it was accepted within the last minute.
+    def run(self, request: Request, options: Mapping[str, Any]) -> bool:
+        """Try the chain of a request, unless it was accepted within the last minute. Returns `Handle.only_denies`.
 
         Args:
             request: the chain, the tenant, and what the chain reads of the sampling parameters.
@@ -78,18 +80,19 @@ class Trials:
             LogitportError: as `Session.add`, and for a service that is unavailable as `Client.session`.
         """
         digest = _digest(request)
-        if not self._is_valid(digest):
-            self._try(request, digest, options)
+        known = self._known(digest)
+        return self._try(request, digest, options) if known is None else known
 
-    def _is_valid(self, digest: bytes) -> bool:
+    def _known(self, digest: bytes) -> bool | None:
         with self._lock:
-            return time.monotonic() < self._valid_until.get(digest, 0.0)
+            until, only_denies = self._valid.get(digest, (0.0, False))
+        return only_denies if time.monotonic() < until else None
 
-    def _try(self, request: Request, digest: bytes, options: Mapping[str, Any]) -> None:
+    def _try(self, request: Request, digest: bytes, options: Mapping[str, Any]) -> bool:
         with self._lock:
             holder = self._idle.pop() if self._idle else SessionHolder(self._connect)
         try:
-            _admit(holder.ensure_open(lambda: {**options, **_OPTIONS}), request)
+            only_denies = _admit(holder.ensure_open(lambda: {**options, **_OPTIONS}), request)
         except LogitportError as error:
             if is_session_error(error):
                 holder.discard(error)
@@ -99,7 +102,8 @@ class Trials:
         else:
             holder.breaker.record_success()
             with self._lock:
-                self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
+                self._valid[digest] = time.monotonic() + _VALID_SECONDS, only_denies
+            return only_denies
         finally:
             with self._lock:
                 keep = len(self._idle) < _MAX_IDLE
@@ -115,8 +119,10 @@ class Trials:
             return self._client
 
 
-def _admit(session: Session, request: Request) -> None:
-    """Admit the request and remove it. Raises ProcessorFailed if the engine would wait too long for the same.
+def _admit(session: Session, request: Request) -> bool:
+    """Admit the request and remove it. Returns `Handle.only_denies`.
+
+    Raises ProcessorFailed if the engine would wait too long for the same.
 
     The first admission loads the processors and checks the parameters. The second may load the processors into another
     worker. The service does not check the parameters again.
@@ -128,7 +134,7 @@ def _admit(session: Session, request: Request) -> None:
             handles.append(session.add(request))
             seconds = time.monotonic() - began
             if seconds <= _MAX_ADMISSION_SECONDS:
-                return
+                return handles[-1].only_denies
     finally:
         for handle in handles:
             session.remove(handle)

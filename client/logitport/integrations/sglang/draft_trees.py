@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,24 @@ def read_trees(verify_input: Any) -> list[DraftTree]:
     columns = (verify_input.draft_token.view_as(next_token), next_token, verify_input.retrieve_next_sibling)
     of_requests = torch.stack([column.long() for column in columns], dim=1).tolist()
     return [_read(*of_request) for of_request in of_requests]
+
+
+def read_blocks(verify_input: Any) -> list[DraftTree]:
+    """Return the drafts of each request in a block that SGLang verifies, which are a chain.
+
+    Args:
+        verify_input: SGLang's `DFlashVerifyInput`: `draft_token`, int[requests * n], with the last sampled id first in
+            each n = `draft_token_num`. With a `ragged_verify_layout`, only `verify_lens`, int[requests], of each
+            request are verified; their ids follow each other without gaps, with padding at the end.
+    """
+    ids, nodes = verify_input.draft_token.tolist(), verify_input.draft_token_num
+    layout = verify_input.ragged_verify_layout
+    lengths = [nodes] * (len(ids) // nodes) if layout is None else layout.verify_lens.tolist()
+    begins = itertools.accumulate(lengths, initial=0)
+    return [
+        DraftTree(range(length), ids[begin + 1 : begin + length], range(-1, length - 2))
+        for begin, length in zip(begins, lengths, strict=False)
+    ]
 
 
 def _read(token_ids: list[int], children: list[int], siblings: list[int]) -> DraftTree:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
-# The values of --speculative-algorithm whose drafts `eagle_sample` verifies, which the plugin patches.
-_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
+# The values of --speculative-algorithm whose verification the plugin patches.
+_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", "DFLASH", "DSPARK")
 
 # Reasons to refuse a request that SGLang itself accepts.
 BEAMS = "beam search: SGLang passes processors only one beam of each request; use n instead"
@@ -46,12 +46,11 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plug
             f"them the drafts; start SGLang without it, or with logitport's plugin and one of "
             f"{', '.join(_PATCHED_ALGORITHMS)}"
         )
-    if algorithm is not None and option("speculative_adaptive"):
-        return "--speculative-adaptive: the number of draft tokens must not change; start SGLang without it"
-    if algorithm is not None and not option("disable_overlap_schedule"):
+    overlaps = not option("disable_overlap_schedule")
+    if algorithm is not None and overlaps and option("disaggregation_mode") == "prefill":
         return (
-            f"--speculative-algorithm {algorithm} with the overlap schedule: SGLang verifies drafts before the last "
-            "accepted ids have joined the histories; start SGLang with --disable-overlap-schedule"
+            f"--speculative-algorithm {algorithm} with the overlap schedule in a prefill engine: SGLang samples the "
+            "last chunk of a prompt before it has processed the one before it; start it with --disable-overlap-schedule"
         )
     if option("pp_size") > 1 and not has_plugin:
         return (
@@ -59,7 +58,7 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool, has_plug
             "request that it ends continues in the other stages; set LOGITPORT_TARGET before SGLang starts, in all of "
             "its processes"
         )
-    if not option("disable_overlap_schedule") and not delays_sampling:
+    if algorithm is None and overlaps and not delays_sampling:
         return (
             "the overlap schedule passes processors a history without the last token; "
             f"set {DELAY_SAMPLE}=1, or start SGLang with --disable-overlap-schedule"
@@ -104,8 +103,21 @@ def published_names() -> dict[str, str]:
 
 
 def max_draft_tokens() -> int:
-    """Return how many draft tokens of a request SGLang verifies in one step; 0 without speculation."""
+    """Return how many draft tokens of a request SGLang verifies in one step; 0 without speculation.
+
+    With adaptive drafts, the published number changes with the load, so the largest one is taken.
+    """
+    if _published("speculative_adaptive") == str(True):
+        from sglang.srt.speculative.adaptive_spec_params import resolve_candidate_steps_from_config
+
+        steps: list[int] = resolve_candidate_steps_from_config(_published("speculative_adaptive_config") or None)
+        return max(steps)
     return max(0, int(_published("speculative_num_draft_tokens") or 0) - 1)  # SGLang counts the last sampled id, too
+
+
+def is_disaggregated() -> bool:
+    """Return whether this SGLang only reads prompts, or only continues them."""
+    return _published("disaggregation_mode") in ("prefill", "decode")
 
 
 def _published(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,13 @@ trials = Trials()
 
 def install() -> None:
     """Patch SGLang's front ends and its scheduler in this process."""
+    from sglang.srt.managers import tokenizer_manager
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
     plugin_installed.set()
+    tokenizer_manager.supports_sampling_mask = _wrap_supports(tokenizer_manager.supports_sampling_mask)
     TokenizerManager.generate_request = _wrap_generate(TokenizerManager.generate_request)
     GenerateReqInput.normalize_batch_and_arguments = _wrap_normalize(GenerateReqInput.normalize_batch_and_arguments)
     Req.__init__ = _wrap_init(Req.__init__)
@@ -45,6 +48,21 @@ def install() -> None:
 # Where a `GenerateReqInput` holds the headers of its HTTP request, and whether it was normalized before SGLang does so.
 _HEADERS = "logitport_headers"
 _NORMALIZED = "logitport_normalized"
+
+_NO_MASK = (
+    "logitport: return_sampling_mask needs processors that declare only_denies, because SGLang returns the ids that "
+    "could be sampled, and not what else changed their probabilities; leave out return_sampling_mask, or those of this "
+    "chain that do not declare it: "
+)
+
+
+def _wrap_supports(supports: Callable[[str], bool]) -> Callable[[str], bool]:
+    @functools.wraps(supports)
+    def wrapped(serialized: str) -> bool:
+        """Leave a request with logitport's reference to `_after_trials`, which knows its chain."""
+        return names_hook(serialized) or supports(serialized)
+
+    return wrapped
 
 
 def _wrap_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,11 +93,14 @@ async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs:
     async with aclosing(output):
         inputs.normalize_batch_and_arguments()
         setattr(inputs, _NORMALIZED, True)
-        for trial in _requests(inputs):
+        for trial, returns_mask in _requests(inputs):
             try:
-                await trials.run_on_thread(trial, _options(manager))
+                only_denies = await trials.run_on_thread(trial, _options(manager))
+                if returns_mask and not only_denies:
+                    raise ValueError(_NO_MASK + ", ".join(str(name)[:40] for name, _ in trial.processors))
             except LogitportError as error:
-                if caused_by_chain(type(error)):  # SGLang answers ValueError with 400; no other status exists there
+                # SGLang answers ValueError with 400; no other status exists there.
+                if caused_by_chain(type(error)) or returns_mask:
                     raise ValueError(f"logitport: {type(error).__name__}: {error}") from None
                 # The scheduler tries again, and ends the request with its status.
                 _log.warning("logitport: a request goes on without a trial of its chain: %s", error)
@@ -119,6 +140,12 @@ def _per_request(inputs: Any) -> Iterator[tuple[Any, Any]]:
         yield from zip(strings if isinstance(strings, list) else [strings] * len(params), params, strict=False)
 
 
+def _returns_mask(inputs: Any) -> list[bool]:
+    """Return for each request of the normalized inputs whether it returns the ids that could be sampled."""
+    masks = getattr(inputs, "return_sampling_mask", False)
+    return [bool(mask) for mask in (masks if isinstance(masks, list) else [masks])]
+
+
 def _check(
     serialized: str | None, sent: dict[str, Any] | None, tenant: Callable[[], str]
 ) -> tuple[str | None, dict[str, Any] | None]:
@@ -147,22 +174,23 @@ def _check(
     return serialized, params if changed == custom_params else {**params, "custom_params": changed}
 
 
-def _requests(inputs: Any) -> Iterator[Request]:
-    """Return the different chains of the normalized inputs, as requests without ids."""
+def _requests(inputs: Any) -> Iterator[tuple[Request, bool]]:
+    """Yield the different chains of the normalized inputs, as requests without ids, and `_returns_mask` of each."""
     from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
     default = default_chain()
     if str(inputs.rid).startswith(HEALTH_CHECK_RID_PREFIX):
         return
     tried: list[Any] = []
-    for string, params in _per_request(inputs):
+    masks = itertools.chain(_returns_mask(inputs), itertools.repeat(False))
+    for (string, params), returns_mask in zip(_per_request(inputs), masks, strict=False):
         if string and not names_hook(string):
             continue
         custom_params = (params or {}).get("custom_params") or {}
-        if custom_params not in tried:
-            tried.append(custom_params)
+        if (custom_params, returns_mask) not in tried:
+            tried.append((custom_params, returns_mask))
             if chain := chain_of(custom_params, default):
-                yield Request(processors=chain, tenant=str(custom_params.get(tenants.KEY, "")))
+                yield Request(processors=chain, tenant=str(custom_params.get(tenants.KEY, ""))), returns_mask
 
 
 def _options(manager: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from logitport.integrations.sglang.engine_options import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
+    is_disaggregated,
     max_draft_tokens,
     published_names,
     ranks_here,
@@ -151,6 +152,7 @@ class Hook:
                 if request.handle is None and request.error is None:
                     if self._holder.session is None:
                         self._options = _options(logits, req)
+                        self._batch.is_disaggregated = is_disaggregated()
                     self._batch.admit(request, request.to_admit)
                 ids = new_ids(req, request, self._batch)
                 outputs.append(req.output_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 from logitport.integrations.common.chains import KEY
@@ -12,8 +13,12 @@ if TYPE_CHECKING:
 
     from logitport.session import Handle
 
-# Where a request of the scheduler holds its handle.
+# Where a request of the scheduler holds its handle, and in a pipeline the report that its last stage has sent.
 _HANDLE = "logitport_handle"
+_REPORT = "logitport_report"
+
+# Whether responses show reports.
+_installed = threading.Event()
 
 
 def remember(req: Any, handle: Handle) -> None:
@@ -32,6 +37,7 @@ def install() -> None:
 
     if envs.SGLANG_RUST_SERVER.get():  # refuses additional fields
         return
+    _installed.set()
     build = SchedulerOutputStreamer.build_additional_customized_info
     SchedulerOutputStreamer.build_additional_customized_info = _wrap_build(build)
     SchedulerOutputStreamer.has_additional_customized_info = True
@@ -50,8 +56,30 @@ def _wrap_build(build: Callable[..., dict[str, list[Any]]]) -> Callable[..., dic
 
 
 def _report(req: Any) -> list[dict[str, Any]]:
+    if not req.finished():
+        return []
     handle: Handle | None = getattr(req, _HANDLE, None)
-    return [handle.report.to_json()] if handle is not None and req.finished() else []
+    report = getattr(req, _REPORT, None) if handle is None else handle.report.to_json()
+    return [] if report is None else [report]
+
+
+def to_stages(req: Any) -> dict[str, Any] | int | None:
+    """Return what the last stage of a pipeline sends of the report: all of it, or `rows_applied` if only that is new.
+
+    None if the responses show no report of this request.
+    """
+    handle: Handle | None = getattr(req, _HANDLE, None)
+    if handle is None or not _installed.is_set():
+        return None
+    report, sent = handle.report.to_json(), getattr(req, _REPORT, None)
+    setattr(req, _REPORT, report)
+    rows: int = report["rows_applied"]
+    return rows if sent is not None and {**sent, "rows_applied": rows} == report else report
+
+
+def from_last_stage(req: Any, sent: dict[str, Any] | int) -> None:
+    """Set the report of a request to what `to_stages` returned in the last stage."""
+    setattr(req, _REPORT, {**getattr(req, _REPORT), "rows_applied": sent} if isinstance(sent, int) else sent)
 
 
 def _wrap_update(update: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import StateLost
+from logitport.errors import InvalidArgument, StateLost
 from logitport.integrations.common import tenants
 from logitport.integrations.common.engine_batch import EngineBatch
 from logitport.integrations.common.engine_step import TrackedRequest
@@ -31,6 +31,13 @@ _log = logging.getLogger(__name__)
 
 # SGLang reads or writes these in `custom_params`.
 _ENGINE_KEYS = ("__req__", "__sglang_reasoning_end_token_ids", "__sglang_reasoning_in_grammar", "thinking_budget")
+
+# Why SGLang's prefill and decode engines refuse a request.
+_STATE_STAYS = (
+    "prefill/decode disaggregation: a class that reads logits may keep state that does not follow from the ids, and "
+    "SGLang passes only the ids from the prefill engine to the decode engine; derive the class from EditProcessor, "
+    "make it a program, or use an SGLang that does both"
+)
 
 # Set once the plugin is installed in this process. SGLang loads plugins in all of its processes.
 plugin_installed = threading.Event()
@@ -129,14 +136,25 @@ class SchedulerRequest(TrackedRequest):
 
 
 class SchedulerBatch(EngineBatch):
-    """The requests of a scheduler. Those without logits in their state are admitted again after a session is lost."""
+    """The requests of a scheduler. Those without logits in their state are admitted again after a session is lost.
+
+    Attributes:
+        is_disaggregated: whether another SGLang reads the prompts, or continues the outputs, of these requests.
+    """
 
     sees_accepted_drafts = True
+    is_disaggregated = False
 
     def on_admitted(self, request: SchedulerRequest) -> None:
-        """Let the output of the request show its report, which includes that of an earlier session."""
+        """Let the output of the request show its report, which includes that of an earlier session.
+
+        Raises:
+            InvalidArgument: its state would not reach the other SGLang.
+        """
         handle, req = request.handle, request.req()
         assert handle is not None  # noqa: S101 - it was admitted
+        if self.is_disaggregated and handle.sends_logits and not handle.follows_from_history:
+            raise InvalidArgument(_STATE_STAYS)
         if request.latest is not None:
             handle.continue_report(request.latest)
         request.latest = handle

@@ -78,6 +78,8 @@ class RemoteDialect(Dialect):
             check_torch(self.name)  # the worker may run in another Python, which has torch
         self.reads_logits, self.takes_drafts = loads.last.reads_logits, loads.last.takes_drafts
         self.argmax_invariant, self.unpickled = loads.last.argmax_invariant, loads.last.unpickled
+        declared = loads.last.denies_without
+        self.denies_without = None if declared is None else tuple(declared)
         self.worker.dialects.add(self)
 
     def validate(

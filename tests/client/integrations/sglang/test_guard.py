@@ -20,7 +20,13 @@ from logitport.integrations.sglang.guard import names_hook
 
 REMOTE = RemoteLogitProcessor.to_str()
 OTHER = logitport_builtins.DisallowedTokensLogitsProcessor.to_str()
-OPTIONS = {"speculative_algorithm": None, "speculative_adaptive": False, "pp_size": 1, "disable_overlap_schedule": True}
+OPTIONS = {
+    "speculative_algorithm": None,
+    "pp_size": 1,
+    "disable_overlap_schedule": True,
+    "disaggregation_mode": "null",
+}
+OVERLAP = {"disable_overlap_schedule": False}
 
 
 def sealed(data: bytes) -> str:
@@ -213,9 +219,13 @@ class TestTheScheduler:
         ({"disable_overlap_schedule": False}, False, "overlap schedule"),
         ({"speculative_algorithm": "NGRAM"}, True, ""),
         ({"speculative_algorithm": "EAGLE"}, True, ""),
+        ({"speculative_algorithm": "DFLASH"}, True, ""),
+        ({"speculative_algorithm": "DSPARK", **OVERLAP}, True, ""),
         ({"speculative_algorithm": "UNO"}, True, "--speculative-algorithm UNO: SGLang does not call processors"),
-        ({"speculative_algorithm": "EAGLE", "speculative_adaptive": True}, True, "--speculative-adaptive"),
-        ({"speculative_algorithm": "NGRAM", "disable_overlap_schedule": False}, True, "--disable-overlap-schedule"),
+        ({"speculative_algorithm": "NGRAM", **OVERLAP}, True, ""),
+        ({"speculative_algorithm": "NGRAM", **OVERLAP}, False, ""),
+        ({"speculative_algorithm": "NGRAM", **OVERLAP, "disaggregation_mode": "decode"}, True, ""),
+        ({"speculative_algorithm": "NGRAM", **OVERLAP, "disaggregation_mode": "prefill"}, True, "in a prefill engine"),
         ({"pp_size": 2}, True, ""),
         ({"speculative_algorithm": "NGRAM"}, None, "--speculative-algorithm NGRAM: SGLang does not call processors"),
         ({"pp_size": 2}, None, "--pp-size 2"),

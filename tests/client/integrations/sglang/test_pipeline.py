@@ -1,4 +1,4 @@
-"""Requests that fail in the last stage of a pipeline end in every stage. A real pipeline is in tests/engines/sglang."""
+"""Failures and reports of the last stage of a pipeline reach all stages. tests/engines/sglang has a real pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from logitport.integrations.sglang import pipeline
+from logitport.integrations.sglang import meta_info, pipeline
+from logitport.report import Report
 from tests.client.integrations.sglang.test_hook import Req
 
 SENT = {"next_token_ids": [7, 8]}
@@ -86,3 +87,29 @@ def test_without_failures_nothing_more_is_sent(stages: tuple[SchedulerPPMixin, S
     here.reqs[0].to_finish = SimpleNamespace()  # another end of SGLang's
     assert last._pp_prepare_tensor_dict(None, here) == SENT
     assert first._pp_prep_batch_result(batch("a"), None, SimpleNamespace(tensors=SENT))[0] == [None]
+
+
+def test_reports_reach_the_first_stage(
+    stages: tuple[SchedulerPPMixin, SchedulerPPMixin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a report is sent where more than the number of its rows is new."""
+    last, first = stages
+    here, there = batch("a", "b"), batch("b", "a")
+    handle = SimpleNamespace(report=Report((), 1))
+    meta_info.remember(here.reqs[0], handle)  # type: ignore[arg-type]
+    monkeypatch.setattr(meta_info, "_installed", SimpleNamespace(is_set=lambda: False))
+    assert last._pp_prepare_tensor_dict(None, here) == SENT, "responses show no reports"
+
+    monkeypatch.setattr(meta_info, "_installed", SimpleNamespace(is_set=lambda: True))
+    sent = []
+    for report in (Report((), 1), Report((), 2), Report((), 3, error="ProcessorFailed")):
+        handle.report = report
+        entries = last._pp_prepare_tensor_dict(None, here)
+        sent.append(entries["__logitport_reports__"]["a"])
+        first._pp_prep_batch_result(there, None, SimpleNamespace(tensors=entries))
+        there.reqs[1].ended = False
+        assert meta_info._report(there.reqs[1]) == []
+        there.reqs[1].ended = True
+        assert meta_info._report(there.reqs[1]) == [report.to_json()]
+    assert [type(one) for one in sent] == [dict, int, dict]
+    assert meta_info._report(there.reqs[0]) == []

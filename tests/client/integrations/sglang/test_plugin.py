@@ -81,6 +81,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         "environ": {"envs": envs},
         **{name: {cls: type(cls, (), members)} for name, (cls, members) in classes.items()},
     }
+    contents["managers.tokenizer_manager"]["supports_sampling_mask"] = lambda serialized: False
     folders = {name.rpartition(".")[0] for name in contents} - {""}
     for name in ("sglang", "sglang.srt", *(f"sglang.srt.{one}" for one in (*sorted(folders), *contents))):
         module = ModuleType(name)
@@ -121,6 +122,11 @@ def test_drafts_are_verified_with_processors_once_a_worker_is_created(monkeypatc
     assert not speculation.installed()
     assert algorithm().create_worker(ServerArgs()) is object
     assert speculation.installed()
+    late = ModuleType("sglang.srt.speculative.eagle_worker_common")
+    vars(late)["eagle_sample"] = sampled = lambda *args: args
+    monkeypatch.setitem(sys.modules, late.__name__, late)
+    assert speculation.installed()
+    assert vars(late)["eagle_sample"] is not sampled
 
 
 def test_a_process_that_checks_no_options_delays_unless_it_inherits_otherwise(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import weakref
 from http import HTTPStatus
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from logitport.errors import PayloadError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.sglang import RemoteLogitProcessor, speculation
+from logitport.integrations.sglang import RemoteLogitProcessor, draft_rows, speculation
 from logitport.integrations.sglang.draft_trees import read_trees
 from logitport.integrations.sglang.guard import Refusal
 from logitport.integrations.sglang.hook import Hook
@@ -35,7 +36,7 @@ NODES = 6
 def hook(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
     """The hook of this process."""
     hook = Hook(lambda: client, tuple, Ranks(), "")
-    monkeypatch.setattr(speculation, "_hook", lambda: hook)
+    monkeypatch.setattr(draft_rows, "_hook", lambda: hook)
     yield hook
     hook._holder.close()
 
@@ -122,6 +123,33 @@ def test_rows_see_their_own_drafts(hook: Hook) -> None:
     assert ids[0] == [26, 25, 24]
 
 
+def test_the_number_of_drafts_may_change(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with adaptive drafts: SGLang first publishes that it verifies no draft, and later verifies more."""
+    published = {"speculative_num_draft_tokens": 1, "speculative_adaptive": True, "speculative_adaptive_config": None}
+    context = SimpleNamespace(config_leaf=lambda name: published.get(name, name))
+    monkeypatch.setattr(sys.modules["sglang.srt.runtime_context"], "get_context", lambda: context)
+    module = ModuleType("sglang.srt.speculative.adaptive_spec_params")
+    vars(module)["resolve_candidate_steps_from_config"] = lambda path: [0, 3, 5]
+    monkeypatch.setitem(sys.modules, "sglang.srt.speculative", ModuleType("sglang.srt.speculative"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    req = Req([2, 3])
+    req.output_ids.append(31)
+    params = params_of(req, ["no_repeat_ngram", {"ngram_size": 1, "window_size": 100}])
+    root = SimpleNamespace(
+        draft_token=torch.tensor([31]),
+        retrieve_next_token=torch.tensor([[-1]]),
+        retrieve_next_sibling=torch.tensor([[-1]]),
+        draft_token_num=1,
+    )
+    logits = torch.arange(float(VOCAB_SIZE))[None]
+    draft_rows.DraftRows(root, batch_of(params).sampling_info).process(logits)
+    assert int(logits.argmax()) == 30
+    req.output_ids.append(30)
+    _, [ids] = verify(verify_input([CHAIN], [[30, 29, 28, 27, 26, 25]]), batch_of(params))
+    assert ids == [29, 28, 27, 26, 25, 24]
+    assert req.to_finish is None
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_of_branches(hook: Hook, seed: int) -> None:
     """Each row is that of a request whose output ends with the drafts before the row."""
@@ -173,7 +201,7 @@ def test_a_server_that_cannot_be_reached_ends_requests(monkeypatch: pytest.Monke
     def connect() -> Any:
         raise ServerUnavailable("no server")
 
-    monkeypatch.setattr(speculation, "_hook", lambda: Hook(connect, tuple, Ranks(), ""))
+    monkeypatch.setattr(draft_rows, "_hook", lambda: Hook(connect, tuple, Ranks(), ""))
     req, other = Req([2]), Req([3])
     batch = batch_of(params_of(req, ban(31)), params_of(other))
     _, ids = verify(verify_input([CHAIN] * 2, [[2] * NODES, [3] * NODES]), batch)
@@ -230,8 +258,7 @@ def test_without_readable_drafts_no_id_is_sampled(hook: Hook) -> None:
     batch = batch_of(params_of(req, ban(31)), params_of(other))
     batch.sampling_info.custom_logit_processor[1].rows = [0]
     logits = torch.arange(float(VOCAB_SIZE)).repeat(2 * NODES, 1)
-    masks = speculation._MaskAndProcessors(None, given, batch.sampling_info)
-    masks.apply(logits)
+    draft_rows.DraftRows(given, batch.sampling_info).process(logits)
     assert "cannot be read" in req.to_finish.message or "the engine's log" in req.to_finish.message
     assert logits[:NODES].argmax(-1).tolist() == [EOS] * NODES
     assert logits[NODES:].argmax(-1).tolist() == [VOCAB_SIZE - 1] * NODES

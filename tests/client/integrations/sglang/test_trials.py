@@ -168,6 +168,38 @@ def test_without_the_service_the_scheduler_decides(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(generate(inputs(ban(1)))) == ["first", "last"]
 
 
+def with_mask(sent: Inputs, masks: Any = True) -> Inputs:
+    sent.return_sampling_mask = masks
+    return sent
+
+
+def test_ids_that_could_be_sampled_are_returned_if_processors_only_deny(monkeypatch: pytest.MonkeyPatch) -> None:
+    adds = ["logit_bias", {"logit_bias": {"3": 1}}]
+    for _ in range(2):  # the second time, the trial is known
+        assert asyncio.run(generate(with_mask(inputs(ban(1))))) == ["first", "last"]
+        with pytest.raises(ValueError, match=r"declare only_denies.*: disallowed_tokens, logit_bias"):
+            asyncio.run(generate(with_mask(inputs(ban(1), adds))))
+        assert asyncio.run(generate(inputs(ban(1), adds))) == ["first", "last"]
+    two = [{"custom_params": {"logitport": [adds]}}, {"custom_params": {"logitport": [ban(1)]}}]
+    assert asyncio.run(generate(with_mask(Inputs(two, [REMOTE, REMOTE]), [False, True]))) == ["first", "last"]
+    with pytest.raises(ValueError, match="only_denies"):
+        asyncio.run(generate(with_mask(Inputs(two, [REMOTE, REMOTE]), [True, False])))
+    monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["temperature", {"temperature": 2}]]')
+    with pytest.raises(ValueError, match=r"only_denies.*temperature"):
+        asyncio.run(generate(with_mask(Inputs({}, None))))
+
+
+def test_without_the_service_no_ids_that_could_be_sampled_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", free_address())
+    with pytest.raises(ValueError, match="ServerUnavailable"):
+        asyncio.run(generate(with_mask(inputs(ban(1)))))
+
+
+def test_sglangs_own_check_leaves_the_reference_to_the_trial() -> None:
+    supports = front_end_patches._wrap_supports(lambda serialized: serialized == "SGLang's")
+    assert [supports(one) for one in (REMOTE, "SGLang's", "another")] == [True, True, False]
+
+
 def test_a_client_that_disconnects_closes_sglangs_generator() -> None:
     async def scenario() -> None:
         sent = inputs(ban(1))
@@ -183,11 +215,11 @@ def test_a_slow_chain_blocks_neither_the_event_loop_nor_other_requests(monkeypat
     released, began = threading.Event(), threading.Event()
     admit = common._admit
 
-    def slow(session: Any, request: Any) -> None:
+    def slow(session: Any, request: Any) -> bool:
         if dict(request.processors[0][1]).get("token_ids") == [9]:
             began.set()
             assert released.wait(200)
-        admit(session, request)
+        return admit(session, request)
 
     monkeypatch.setattr(common, "_admit", slow)
 
