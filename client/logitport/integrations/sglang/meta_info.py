@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from logitport.integrations.common import environment
 from logitport.integrations.common.chains import KEY
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def _wrap_build(build: Callable[..., dict[str, list[Any]]]) -> Callable[..., dic
 
 def _report(req: Any) -> list[dict[str, Any]]:
     handle: Handle | None = getattr(req, _HANDLE, None)
-    return [handle.report.to_json()] if handle is not None and req.finished() else []
+    with_params = environment.reports() == "full"
+    return [handle.report.to_json(with_params=with_params)] if handle is not None and req.finished() else []
 
 
 def _wrap_update(update: Callable[..., None]) -> Callable[..., None]:
