@@ -46,6 +46,7 @@ class Rollout:
             log-probability and its gradient are 0: leave it out of a loss.
         request: the request before the first id was sampled. Its chain ends with `sampling`.
         temperature: a divisor of the logits after this chain.
+        any_of_equal: see `EngineSampling`.
 
     Raises:
         InvalidArgument: an argument is invalid.
@@ -65,7 +66,7 @@ class Rollout:
         self.output_token_ids: NDArray[np.int32] = np.array(int32_ids(output_token_ids, "output_token_ids"))
         self.forced: NDArray[np.bool_] | None = None
         after = engine_sampling(engine, sampling or {})
-        self.temperature = after.temperature
+        self.temperature, self.any_of_equal = after.temperature, after.any_of_equal
         chain_pairs = Request(processors=chain).checked_processors()
         self.request = Request(
             self.prompt_token_ids,
