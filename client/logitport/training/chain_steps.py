@@ -97,8 +97,8 @@ class ChainSteps:
         tokenizer_id: str,
         eos_token_ids: Sequence[int],
         programs: str,
-        client: Client | None,
-        trusted: Sequence[ProcessorLike],
+        client: Client | None = None,
+        trusted: Sequence[ProcessorLike] = (),
     ) -> None:
         target = f"embedded:{programs}" if programs else "embedded"
         self._sender = EmbeddedSender(target, _TIMEOUT_SECONDS, DEFAULT_MAX_MESSAGE_BYTES, trusted)
