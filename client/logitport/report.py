@@ -15,10 +15,17 @@ class ReportedProcessor(NamedTuple):
     Attributes:
         name: a built-in's or installed processor's name, a registered name, or the class name of a shipped one.
         digest: of a registered or shipped one; "" for another.
+        params: its parameters, as the request was admitted; None if they are not known here.
     """
 
     name: str
     digest: str
+    params: Mapping[str, Any] | None = None
+
+    def to_json(self, *, with_params: bool = False) -> dict[str, Any]:
+        """Return an object without the fields that are empty."""
+        shown = {"name": self.name} | ({"digest": self.digest} if self.digest else {})
+        return shown | ({"params": dict(self.params)} if with_params and self.params is not None else {})
 
 
 class ReportedEvent(NamedTuple):
@@ -47,29 +54,38 @@ class Report:
         processors: the chain, in execution order.
         rows_applied: number of rows that the chain was applied to.
         rows_skipped: number of rows that stayed unchanged, because a processor failed and the request has
-            on_error="skip"; with draft tokens, also rows that were not sampled from.
+            on_error="skip".
+        skipped: ranges of their positions in the output, (begin, end).
         error: name of the error's class, such as "ProcessorFailed", if the request has failed; "" if not.
+        failed_at: position in the output of the first row that the request has failed at; None if it has not failed.
         events: at most 64 events, the oldest first.
         events_left_out: number of further events.
     """
 
     processors: tuple[ReportedProcessor, ...]
     rows_applied: int = 0
-    rows_skipped: int = 0
+    skipped: tuple[tuple[int, int], ...] = ()
     error: str = ""
+    failed_at: int | None = None
     events: tuple[ReportedEvent, ...] = ()
     events_left_out: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as an engine's response shows it: an object of plain values, with all attributes."""
+    @property
+    def rows_skipped(self) -> int:
+        return sum(end - begin for begin, end in self.skipped)
+
+    def to_json(self, *, with_params: bool = False) -> dict[str, Any]:
+        """Return the report as an engine's response shows it: an object of plain values, with all attributes.
+
+        The parameters of the processors are left out without `with_params`: some are large, or secret.
+        """
         return {
-            "processors": [
-                {"name": one.name, "digest": one.digest} if one.digest else {"name": one.name}
-                for one in self.processors
-            ],
+            "processors": [one.to_json(with_params=with_params) for one in self.processors],
             "rows_applied": self.rows_applied,
             "rows_skipped": self.rows_skipped,
+            "skipped": [list(one) for one in self.skipped],
             "error": self.error,
+            "failed_at": self.failed_at,
             "events": [{**one._asdict(), "values": dict(one.values)} for one in self.events],
             "events_left_out": self.events_left_out,
         }

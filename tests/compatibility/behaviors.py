@@ -128,7 +128,9 @@ def report_of(history: Sequence[int], chain: Sequence[tuple[str, Any]]) -> dict[
         "processors": [*({"name": name} for name in names[:-1]), {"name": names[-1], "digest": names[-1]}],
         "rows_applied": len(output),
         "rows_skipped": 0,
+        "skipped": [],
         "error": "",
+        "failed_at": None,
         "events": events,
         "events_left_out": 0,
     }

@@ -13,10 +13,13 @@ from logitport.shipping import calls
 from logitport_proto import processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from logitport.client.call_sender import Call
     from logitport.errors import LogitportError
     from logitport.servers.channels import ServerChannel
     from logitport.session.transports.embedded_transport import Frames
+    from logitport.shipping.request import ProcessorLike
 
 _Result = TypeVar("_Result")
 
@@ -29,7 +32,7 @@ _MIN_SIMILARITY = 0.8
 class EmbeddedServer(Protocol):
     """The processors and sessions of this process, see `logitport_session.embedded.EmbeddedSessions`."""
 
-    def __init__(self, programs: Path | None = None) -> None: ...
+    def __init__(self, programs: Path | None = None, trusted: Sequence[ProcessorLike] = ()) -> None: ...
 
     def frames(self) -> Frames:
         """Return a session that is opened by its first frame."""
@@ -92,6 +95,7 @@ class EmbeddedSender:
 
     Args:
         target: "embedded", or "embedded:FOLDER" with a folder of programs.
+        trusted: processors that are no programs, and run in this process nevertheless.
 
     Attributes:
         servers: none.
@@ -101,12 +105,14 @@ class EmbeddedSender:
         InvalidArgument: an installed processor cannot be used, or a file of the folder is no program.
     """
 
-    def __init__(self, target: str, timeout: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, target: str, timeout: float, max_message_bytes: int, trusted: Sequence[ProcessorLike] = ()
+    ) -> None:
         self.servers = _NoServers(target)
         self.timeout = calls.seconds(timeout, "timeout")
         self.max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
         self.closed = False
-        self._sessions = _sessions_class()(programs_folder(target))
+        self._sessions = _sessions_class()(programs_folder(target), trusted)
 
     def result(self, call: Call[_Result]) -> _Result:
         """Process a call, and return its result. Raises LogitportError."""

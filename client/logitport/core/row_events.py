@@ -36,7 +36,7 @@ class RowEvent(NamedTuple):
     """An event of one row.
 
     Attributes:
-        name: what happened; "" for an entry that only counts.
+        name: what happened; "" for an entry that only counts, and for `SKIPPED`.
         values: details, a JSON object.
         left_out: number of further events of the row that were left out.
     """
@@ -44,6 +44,10 @@ class RowEvent(NamedTuple):
     name: str
     values: bytes = b""
     left_out: int = 0
+
+
+# Of a row that stayed unchanged, because a processor failed.
+SKIPPED = RowEvent("")
 
 
 class RequestEvent(NamedTuple):

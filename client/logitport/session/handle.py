@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
+import orjson
+
 from logitport import payload
 from logitport.errors import LogitportError
 from logitport.report import ReportedProcessor
@@ -151,9 +153,9 @@ class Handle:
 
     @property
     def described_chain(self) -> list[tuple[str, ReportedProcessor]]:
-        """The key of each processor of the chain, and its name and digest."""
+        """The key of each processor of the chain, and its description with its parameters."""
         return [
-            (key, _described(call.processor, key, name))
+            (key, _described(call.processor, key, name)._replace(params=orjson.loads(call.params)))
             for call, key, name in zip(self.message.processors, self.processors, self.names, strict=False)
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.core.row_events import MAX_REQUEST_EVENTS, read_values
+from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, read_values
 from logitport.report import Report, ReportedEvent
 
 if TYPE_CHECKING:
@@ -36,17 +36,18 @@ class ReportLog:
 
     Attributes:
         rows_before: rows that chains of earlier handles of the request were applied to.
-        rows_skipped, error: as in `Report`.
+        error, failed_at: as in `Report`.
     """
 
-    __slots__ = ("_entries", "_left_out", "error", "rows_before", "rows_skipped")
+    __slots__ = ("_entries", "_left_out", "_skipped", "error", "failed_at", "rows_before")
 
     def __init__(self) -> None:
         self.rows_before = 0
-        self.rows_skipped = 0
         self.error = ""
+        self.failed_at: int | None = None
         self._entries: list[_LoggedEvent] = []
         self._left_out = 0  # at positions that stay
+        self._skipped: list[tuple[int, int]] = []  # ranges of such positions, ascending
 
     def add(self, event: RequestEvent, path: Sequence[int] = ()) -> None:
         """Add an event of the present step. Its processor keeps its key. Raises InvalidArgument if it is invalid.
@@ -74,6 +75,7 @@ class ReportLog:
         kept: list[_LoggedEvent] = []
         sources: list[RequestEvent] = []
         offsets: dict[int, int] = {}  # of the row at each position: siblings may have the same id
+        _cut(self._skipped, position)
         for entry in self._entries:
             if entry.position >= position or not (output is None or entry.follows(output)):
                 continue
@@ -81,7 +83,9 @@ class ReportLog:
                 continue
             sources.append(entry.source)
             self._left_out += entry.left_out
-            if entry.event is not None and len(kept) < MAX_REQUEST_EVENTS:
+            if entry.source.event == SKIPPED:
+                _extend(self._skipped, entry.position)
+            elif entry.event is not None and len(kept) < MAX_REQUEST_EVENTS:
                 kept.append(entry._replace(left_out=0, draft_offset=0, path=()))
             elif entry.event is not None:
                 self._left_out += 1
@@ -95,11 +99,17 @@ class ReportLog:
         """
         entries = [entry for entry in self._entries if entry.position <= position]
         names = {key: processor.name for key, processor in chain}
+        skipped = self._skipped.copy()
+        _cut(skipped, position + 1)
+        for entry in entries:
+            if entry.source.event == SKIPPED:
+                _extend(skipped, entry.position)
         return Report(
             processors=tuple(processor for _, processor in chain),
             rows_applied=self.rows_before + rows_applied,
-            rows_skipped=self.rows_skipped,
+            skipped=tuple(skipped),
             error=self.error,
+            failed_at=self.failed_at,
             events=tuple(
                 entry.event._replace(processor=names.get(entry.event.processor, entry.event.processor))
                 for entry in entries
@@ -107,3 +117,19 @@ class ReportLog:
             ),
             events_left_out=self._left_out + sum(entry.left_out for entry in entries),
         )
+
+
+def _cut(ranges: list[tuple[int, int]], end: int) -> None:
+    """Drop what ascending ranges have at this position and later."""
+    while ranges and ranges[-1][1] > end:
+        begin, _ = ranges.pop()
+        if begin < end:
+            ranges.append((begin, end))
+
+
+def _extend(ranges: list[tuple[int, int]], position: int) -> None:
+    """Add a position to ascending ranges, of which none begins after it."""
+    if not ranges or ranges[-1][1] < position:
+        ranges.append((position, position + 1))
+    elif ranges[-1][1] == position:
+        ranges[-1] = (ranges[-1][0], position + 1)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from logitport.client.call_sender import get_call
 from logitport.client.embedded_server import EmbeddedSender
-from logitport.errors import InvalidArgument, LogitportError, PayloadError
+from logitport.errors import InvalidArgument, LogitportError, NotFound, PayloadError
 from logitport.session.requests.program_trust import ProgramTrust
 from logitport.session.session import Session
+from logitport.shipping.request import ProcessorRef, Request
 from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from logitport.client import Client
     from logitport.core.edits import Edits
     from logitport.session.handle import Handle, ProgramCall
+    from logitport.shipping.request import ProcessorLike
     from logitport.training.rollout import Rollout
 
 # Rows of one step. A session accepts 256 drafts of a request.
@@ -26,7 +33,8 @@ _TIMEOUT_SECONDS = 1e6
 _ID_BYTES = 8
 _WAY_OUT = (
     "a trainer runs built-ins, grammars and programs: make a program of it with `logitport_programs.lift` "
-    "(docs/programs.md), or install its class in a package with the entry point group 'logitport.processors'"
+    "(docs/programs.md), name an EditProcessor in `ChainReplay(trusted=...)` to run its code in this process, or "
+    "install its class in a package with the entry point group 'logitport.processors'"
 )
 
 
@@ -81,11 +89,22 @@ class ChainSteps:
         tokenizer_id: see `Client.session`.
         eos_token_ids: see `Client.session`.
         programs: see `Client.embedded`.
+        client, trusted: see `ChainReplay`.
     """
 
-    def __init__(self, tokenizer_id: str, eos_token_ids: Sequence[int], programs: str) -> None:
+    def __init__(
+        self,
+        tokenizer_id: str,
+        eos_token_ids: Sequence[int],
+        programs: str,
+        client: Client | None = None,
+        trusted: Sequence[ProcessorLike] = (),
+    ) -> None:
         target = f"embedded:{programs}" if programs else "embedded"
-        self._sender = EmbeddedSender(target, _TIMEOUT_SECONDS, DEFAULT_MAX_MESSAGE_BYTES)
+        self._sender = EmbeddedSender(target, _TIMEOUT_SECONDS, DEFAULT_MAX_MESSAGE_BYTES, trusted)
+        self._client = client
+        # Of the client's server, by the name or digest in a chain.
+        self._fetched: dict[str, ProcessorLike] = {}
         self._tokenizer_id = tokenizer_id
         self._eos_token_ids = list(eos_token_ids)
 
@@ -114,17 +133,44 @@ class ChainSteps:
             trust=ProgramTrust("all"),
             limits_programs=False,  # the time of a step does not matter
         ) as session:
-            requests = _Requests(session, rollouts)
+            requests = _Requests(session, rollouts, lambda request: self._with_programs(request, vocab_size))
             for tile in tiles:
                 yield [requests.step(spans) for spans in requests.divided(tile)]
+
+    def _with_programs(self, request: Request, vocab_size: int) -> Request:
+        """Return a request with the programs that this process lacks. Raises the errors of the client's server."""
+        found = [(self._found(processor, params, vocab_size), params) for processor, params in request.processors]
+        return replace(request, processors=found)
+
+    def _found(self, processor: ProcessorLike, params: Mapping[str, Any], vocab_size: int) -> ProcessorLike:
+        name = processor.digest if isinstance(processor, ProcessorRef) else processor
+        if self._client is None or not isinstance(name, str) or not name or name.lstrip().startswith("{"):
+            return processor
+        if name not in self._fetched:
+            try:
+                self._sender.result(get_call(name))
+            except NotFound:
+                self._fetched[name] = self._fetch(self._client, name, params, vocab_size)
+            else:
+                self._fetched[name] = processor
+        return self._fetched[name]
+
+    def _fetch(self, client: Client, name: str, params: Mapping[str, Any], vocab_size: int) -> ProcessorLike:
+        """Fetch a program as an engine does: a session receives those of its requests, and checks their digests."""
+        with client.session(vocab_size=vocab_size, dtype=torch.float32, record=False) as session:
+            handle = session.add(Request(processors=[(name, params)]))
+        if not handle.programs:
+            raise InvalidArgument(f"{name!r} is code, which the server does not give away; {_WAY_OUT}")
+        return handle.programs[0].verified.program
 
 
 class _Requests:
     """The rollouts as requests of a session, admitted when their first row comes, and removed after their last one."""
 
-    def __init__(self, session: Session, rollouts: Sequence[Rollout]) -> None:
+    def __init__(self, session: Session, rollouts: Sequence[Rollout], complete: Callable[[Request], Request]) -> None:
         self._session = session
         self._rollouts = rollouts
+        self._complete = complete
         self._handles: dict[int, Handle] = {}
         self._sent: dict[int, int] = {}  # ids of the output that the session has
 
@@ -173,7 +219,7 @@ class _Requests:
         if index in self._handles:
             return self._handles[index]
         try:
-            handle = self._session.add(self._rollouts[index].request)
+            handle = self._session.add(self._complete(self._rollouts[index].request))
         except LogitportError as error:
             raise _refused(index, error) from error
         if handle.sends_logits:

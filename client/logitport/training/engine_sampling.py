@@ -29,7 +29,8 @@ _KEEPS_ALL: Mapping[str, tuple[float, ...]] = {"top_k": (0, -1), "top_p": (1,), 
 class SglangTruncation(TensorProcessor):
     """Top-k, top-p and min-p as SGLang 0.5.23 samples with `--sampling-backend pytorch`.
 
-    Each rule looks at the probabilities of all ids. Of ids with equal probabilities, the lower ids come first.
+    Each rule looks at the probabilities of all ids. Of ids with equal probabilities, the lower ids come first; SGLang
+    takes any of them, see `EngineSampling.any_of_equal`.
 
     Parameters:
         top_k: the number of ids to keep; 0 and -1 keep all.
@@ -57,10 +58,12 @@ class EngineSampling(NamedTuple):
     Attributes:
         processors: the processors that replay it, without a temperature that stands alone.
         temperature: a divisor of the logits after all processors.
+        any_of_equal: whether the engine may have kept other ids than the last processor, with the same logits.
     """
 
     processors: tuple[tuple[ProcessorLike, Mapping[str, Any]], ...]
     temperature: float
+    any_of_equal: bool = False
 
 
 def engine_sampling(engine: Engine, sampling: Mapping[str, float]) -> EngineSampling:
@@ -94,4 +97,4 @@ def engine_sampling(engine: Engine, sampling: Mapping[str, float]) -> EngineSamp
     elif truncations:
         params = {"top_k": kept.get("top_k", -1), "top_p": kept.get("top_p", 1.0), "min_p": kept.get("min_p", 0.0)}
         processors.append((SglangTruncation, params))
-    return EngineSampling(tuple(processors), 1.0)
+    return EngineSampling(tuple(processors), 1.0, any_of_equal=engine == "sglang" and bool(truncations))

@@ -15,6 +15,8 @@ from logitport.training.tiled_passes import LinearReplay, LogitsReplay, TilePlan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from logitport.client import Client
+    from logitport.shipping.request import ProcessorLike
     from logitport.training.rollout import Rollout
 
 TILE_ROWS = 2048
@@ -30,6 +32,9 @@ class ChainReplay:
         tokenizer_id: the model's tokenizer, for grammars and built-ins that read text, as `Client.session`.
         eos_token_ids: end-of-sequence ids, as the engine's session has them.
         programs: a folder with programs that chains name, as `Client.embedded`.
+        client: of the server where other programs that chains name are registered. Each is fetched once.
+        trusted: shipped processors that run in this process, without a sandbox: their classes, as the engine's client
+            has shipped them, or their payloads. They must be `EditProcessor`s. Other code is refused.
         tile_rows: rows that are computed at once: the most logits that exist, in float32.
         denied_by_programs: what happens if a program, such as top-p, denies an id that was sampled: with "raise" an
             error; with "keep" the id counts as if the program had kept it. Under logits that have changed since the
@@ -45,12 +50,14 @@ class ChainReplay:
         tokenizer_id: str = "",
         eos_token_ids: Sequence[int] = (),
         programs: str = "",
+        client: Client | None = None,
+        trusted: Sequence[ProcessorLike] = (),
         tile_rows: int = TILE_ROWS,
         denied_by_programs: Literal["raise", "keep"] = "raise",
     ) -> None:
         if denied_by_programs not in ("raise", "keep"):
             raise InvalidArgument(f"denied_by_programs is {denied_by_programs!r}; write 'raise' or 'keep'")
-        self._settings = tokenizer_id, eos_token_ids, programs
+        self._settings = tokenizer_id, eos_token_ids, programs, client, trusted
         self._tile_rows = count(tile_rows, "tile_rows", 1)
         self._keeps_sampled = denied_by_programs == "keep"
         self._made: ChainSteps | None = None

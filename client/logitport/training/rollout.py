@@ -46,6 +46,7 @@ class Rollout:
             log-probability and its gradient are 0: leave it out of a loss.
         request: the request before the first id was sampled. Its chain ends with `sampling`.
         temperature: a divisor of the logits after this chain.
+        any_of_equal: see `EngineSampling`.
 
     Raises:
         InvalidArgument: an argument is invalid.
@@ -65,7 +66,7 @@ class Rollout:
         self.output_token_ids: NDArray[np.int32] = np.array(int32_ids(output_token_ids, "output_token_ids"))
         self.forced: NDArray[np.bool_] | None = None
         after = engine_sampling(engine, sampling or {})
-        self.temperature = after.temperature
+        self.temperature, self.any_of_equal = after.temperature, after.any_of_equal
         chain_pairs = Request(processors=chain).checked_processors()
         self.request = Request(
             self.prompt_token_ids,
@@ -79,7 +80,7 @@ class Rollout:
         prompt_token_ids: TokenIds,
         output_token_ids: TokenIds,
         report: Report | Mapping[str, Any],
-        params: Sequence[Mapping[str, Any]],
+        params: Sequence[Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Rollout:
         """Make a rollout of an engine's response with its report.
@@ -90,24 +91,30 @@ class Rollout:
             prompt_token_ids: as of the class.
             output_token_ids: as of the class.
             report: the report, or its JSON object in the response.
-            params: the parameters of each of its processors, as the request had them.
+            params: the parameters of each of its processors, as the request had them; None for those in the report.
             options: further arguments of the class.
 
         Raises:
-            InvalidArgument: the chain was not applied to each row, or `params` are not as many as its processors.
+            InvalidArgument: an id was sampled without the chain; the message names its position in the output.
+            InvalidArgument: `params` are not as many as the processors, or the report has none of a processor.
         """
-        shown = report.to_json() if isinstance(report, Report) else report
+        shown = report.to_json(with_params=True) if isinstance(report, Report) else report
         processors = shown["processors"]
-        if len(params) != len(processors):
+        if params is not None and len(params) != len(processors):
             raise InvalidArgument(f"{len(params)} params for a report of {len(processors)} processors")
-        if shown["error"] or shown["rows_skipped"]:
+        if missing := [each["name"] for each in processors if params is None and "params" not in each]:
             raise InvalidArgument(
-                f"the report has the error {shown['error']!r} and {shown['rows_skipped']} unchanged rows: some ids "
-                "were sampled without the chain"
+                f"the report has no parameters of {missing[0]!r}: pass params, or set LOGITPORT_REPORT=full for the "
+                "engine"
             )
+        failures = {begin: "the chain was skipped" for begin, _ in shown["skipped"]}
+        if shown["error"]:
+            failures[shown["failed_at"]] = shown["error"]
+        _check_applied(failures, len(output_token_ids))
         if processors and len(output_token_ids) and not shown["rows_applied"]:
             raise InvalidArgument("the report has no row that the chain was applied to")
-        chain = [(each.get("digest") or each["name"], given) for each, given in zip(processors, params, strict=True)]
+        given = [each["params"] for each in processors] if params is None else params
+        chain = [(each.get("digest") or each["name"], one) for each, one in zip(processors, given, strict=True)]
         return cls(prompt_token_ids, output_token_ids, chain, **options)
 
     @classmethod
@@ -133,11 +140,7 @@ class Rollout:
         for step in part.steps:
             history[step.base_length :] = unpack_int32(step.new_token_ids).tolist()
         output = [*history[prompt_length:], *int32_ids(last_token_ids, "last_token_ids").tolist()]
-        if position := [each for each in failed if each < len(output)]:
-            raise InvalidArgument(
-                f"the chain has failed at the position {min(position)} of the output, which was sampled without it: "
-                f"{failed[min(position)]}"
-            )
+        _check_applied(failed, len(output))
         chain = [(_recorded_processor(each), orjson.loads(each.params or b"{}")) for each in recorded.began.processors]
         read = orjson.loads(request.sampling_params or b"{}")
         return cls(history[:prompt_length], output, chain, sampling_params=read, **options)
@@ -148,6 +151,15 @@ class Rollout:
     def __repr__(self) -> str:
         chain = len(self.request.processors)
         return f"<Rollout of {len(self)} ids after {len(self.prompt_token_ids)}, {chain} processors>"
+
+
+def _check_applied(failures: Mapping[int, str], length: int) -> None:
+    """Raise InvalidArgument for a failure at a position of the output."""
+    if positions := [each for each in failures if each < length]:
+        raise InvalidArgument(
+            f"the chain has failed at the position {min(positions)} of the output, which was sampled without it: "
+            f"{failures[min(positions)]}"
+        )
 
 
 def _recorded_processor(recorded: RecordedProcessor) -> str:

@@ -32,11 +32,13 @@ class SampledIds(NamedTuple):
         ids: prompt and output, int64[n].
         prompt_length: number of ids of the prompt.
         temperature: a divisor of the logits after the chain.
+        any_of_equal: see `EngineSampling`.
     """
 
     ids: torch.Tensor
     prompt_length: int
     temperature: float
+    any_of_equal: bool
 
 
 class LogitsTile:
@@ -105,9 +107,7 @@ class LogitsTile:
             part = logits[begin : begin + block.rows]
             if any(block.programs):
                 for first, last in self._program_parts(block, part.shape[1]):
-                    chain = _Chain(block, first, last, self._places[begin + first : begin + last])
-                    ids = self._ids[begin + first : begin + last] if self._keeps_sampled else None
-                    part[first:last] = chain.run(part[first:last], ids)
+                    part[first:last] = self._chain(block, begin, first, last).run(part[first:last])
             else:
                 self._apply_plain(block, part)
             begin += block.rows
@@ -127,16 +127,20 @@ class LogitsTile:
     def _gradient_of_programs(self, block: Block, part: torch.Tensor, begin: int, factors: torch.Tensor) -> None:
         for first, last in self._program_parts(block, part.shape[1]):
             ids = self._ids[begin + first : begin + last]
-            chain = _Chain(block, first, last, self._places[begin + first : begin + last])
+            chain = self._chain(block, begin, first, last)
             source = part[first:last].detach().requires_grad_()
             with torch.enable_grad():
-                processed = chain.run(source, ids if self._keeps_sampled else None)
-                result = _log_prob(processed, ids)
+                result = _log_prob(chain.run(source), ids)
             if result.requires_grad:
                 (found,) = torch.autograd.grad(result, source, factors[first:last])
                 part[first:last] = found
             else:  # the programs do not read the logits
                 part[first:last] = 0
+
+    def _chain(self, block: Block, begin: int, first: int, last: int) -> _Chain:
+        rows = slice(begin + first, begin + last)
+        edits = [_rows_of(edits, first, last) for edits in block.edits]
+        return _Chain(edits, self._places[rows], self._ids[rows], keeps_sampled=self._keeps_sampled)
 
     def _program_parts(self, block: Block, vocab_size: int) -> Iterator[tuple[int, int]]:
         """Divide the rows of a block so that the values of its programs take a part of the tile's memory."""
@@ -150,24 +154,46 @@ class _Chain:
     """The edits and programs of some rows of a block, as a differentiable function."""
 
     def __init__(
-        self, block: Block, begin: int, end: int, rows: Sequence[tuple[SampledIds, int, Sequence[ProgramCall]]]
+        self,
+        edits: Sequence[Edits],
+        rows: Sequence[tuple[SampledIds, int, Sequence[ProgramCall]]],
+        ids: torch.Tensor,
+        *,
+        keeps_sampled: bool,
     ) -> None:
-        self._edits = [_rows_of(edits, begin, end) for edits in block.edits]
+        self._edits = edits
         self._rows = rows
+        self._ids = ids[:, None]
+        self._keeps_sampled = keeps_sampled
 
-    def run(self, logits: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-        """Return processed logits. With `kept`, int64[rows], programs do not deny these ids."""
+    def run(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return processed logits."""
         longest = max(len(programs) for _, _, programs in self._rows)
         for place in range(max(len(self._edits), longest)):
             if place < len(self._edits) and len(self._edits[place]):
                 logits = cast("torch.Tensor", _Edited.apply(logits, self._edits[place]))  # type: ignore[no-untyped-call,unused-ignore]
             if place < longest:
-                processed = self._run_programs(place, logits)
-                logits = processed if kept is None else _with_kept(logits, processed, kept)
+                logits = self._with_sampled(place, logits, self._run_programs(place, logits))
         temperatures = [source.temperature for source, _, _ in self._rows]
         if any(temperature != 1 for temperature in temperatures):
             logits = logits / logits.new_tensor(temperatures)[:, None]
         return logits
+
+    def _with_sampled(self, place: int, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """Return processed logits, with those of before at sampled ids that a program has denied and must not deny."""
+        any_of_equal = [source.any_of_equal and place == len(programs) - 1 for source, _, programs in self._rows]
+        if not (self._keeps_sampled or any(any_of_equal)):
+            return after
+        ids = self._ids
+        chosen = before.gather(-1, ids)
+        denied = after.gather(-1, ids) == -torch.inf
+        # An id that was kept in the place of the sampled one.
+        equal = (before == chosen) & (after > -torch.inf)
+        swapped = denied & equal.any(-1, keepdim=True) & after.new_tensor(any_of_equal, dtype=torch.bool)[:, None]
+        other = equal.int().argmax(-1, keepdim=True)
+        after = after.scatter(-1, other, torch.where(swapped, -torch.inf, after.gather(-1, other)))
+        kept = denied if self._keeps_sampled else swapped
+        return after.scatter(-1, ids, torch.where(kept, chosen, after.gather(-1, ids)))
 
     def _run_programs(self, place: int, logits: torch.Tensor) -> torch.Tensor:
         groups: dict[str, list[int]] = {}
@@ -251,13 +277,6 @@ def _softmax_gradient(logits: torch.Tensor, ids: torch.Tensor, factors: torch.Te
     """Overwrite logits with factor * (1 at the id - softmax)."""
     logits.sub_(logits.logsumexp(-1, keepdim=True)).exp_().mul_(-factors[:, None])
     logits.scatter_add_(-1, ids[:, None], factors[:, None])
-
-
-def _with_kept(logits: torch.Tensor, processed: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Return processed logits, with those of before at the kept ids that a program has denied."""
-    index = kept[:, None]
-    before, after = logits.gather(-1, index), processed.gather(-1, index)
-    return processed.scatter(-1, index, torch.where(after == -torch.inf, before, after))
 
 
 def _parts(rows: int, part: float) -> Iterator[tuple[int, int]]:

@@ -188,7 +188,8 @@ def _tiles(rollouts: Sequence[Rollout], tile_rows: int) -> Iterator[list[OutputS
 
 def _sampled(rollout: Rollout, device: torch.device) -> SampledIds:
     ids = np.concatenate((rollout.prompt_token_ids, rollout.output_token_ids)).astype(np.int64)
-    return SampledIds(torch.from_numpy(ids).to(device), len(rollout.prompt_token_ids), rollout.temperature)
+    prompt_length = len(rollout.prompt_token_ids)
+    return SampledIds(torch.from_numpy(ids).to(device), prompt_length, rollout.temperature, rollout.any_of_equal)
 
 
 def _take(spans: Sequence[OutputSpan], source: torch.Tensor) -> torch.Tensor:

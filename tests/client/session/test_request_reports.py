@@ -6,10 +6,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pytest
 
 from logitport import Client, EditProcessor, InvalidArgument, Request, RequestsFailed, ServerUnavailable
-from logitport.core.row_events import MAX_REQUEST_EVENTS
+from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, RequestEvent
 from logitport.report import Report, ReportedProcessor
 from logitport.session.report_log import ReportLog
 from tests.toy_processors import AddOneInPlace
@@ -69,12 +70,15 @@ def events(handle: Handle) -> list[tuple[str, int, dict[str, Any]]]:
 
 def test_a_report_before_the_first_step(session: Session) -> None:
     report = session.add(Request([1], processors=[BUDGET])).report
-    assert report == Report((ReportedProcessor("thinking_budget", ""),))
+    assert report == Report((ReportedProcessor("thinking_budget", "", BUDGET[1]),))
+    assert report.to_json(with_params=True)["processors"] == [{"name": "thinking_budget", "params": BUDGET[1]}]
     assert report.to_json() == {
         "processors": [{"name": "thinking_budget"}],
         "rows_applied": 0,
         "rows_skipped": 0,
+        "skipped": [],
         "error": "",
+        "failed_at": None,
         "events": [],
         "events_left_out": 0,
     }
@@ -210,7 +214,7 @@ def test_the_events_of_a_shipped_processor(client: Client) -> None:
             step(session, dict, {handle: ids}, None)
         report = handle.report
         shipped, builtin = report.processors
-        assert (shipped.name, len(shipped.digest), builtin) == ("ReportsLengths", 64, ("thinking_budget", ""))
+        assert (shipped.name, len(shipped.digest), builtin[:2]) == ("ReportsLengths", 64, ("thinking_budget", ""))
         assert [(one.processor, one.position, one.values) for one in report.events] == [
             ("ReportsLengths", length, {"is_now": length}) for length in range(3) for _ in range(4)
         ]
@@ -231,12 +235,70 @@ def test_a_request_that_fails(client: Client, on_error: Any) -> None:
         if on_error == "abort":
             with pytest.raises(RequestsFailed):
                 step(session, dict, {handle: [2], other: [2]}, None)
-            assert (handle.report.error, handle.report.rows_skipped) == (InvalidArgument.__name__, 0)
+            assert (handle.report.error, handle.report.failed_at) == (InvalidArgument.__name__, 1)
+            assert handle.report.skipped == ()
         else:
             step(session, dict, {handle: [2], other: [2]}, None)
-            assert (handle.report.error, handle.report.rows_skipped) == ("", 1)
+            assert (handle.report.error, handle.report.failed_at) == ("", None)
+            assert (handle.report.skipped, handle.report.rows_skipped) == (((1, 2),), 1)
         assert (events(handle), handle.report.rows_applied) == ([("length", 0, {"is_now": 0})], 1)
         assert (len(events(other)), other.report.rows_applied, other.report.error) == (2, 2, "")
+
+
+def fails_at(*lengths: int) -> Any:
+    class FailsAt(EditProcessor):
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            if len(request.history.output_token_ids) in lengths:
+                raise ValueError("planted")
+
+    return FailsAt
+
+
+def test_skipped_rows_are_ranges_of_the_output(client: Client) -> None:
+    """A step fails whole, and those of its rows count that an id was sampled from."""
+    with client.session(vocab_size=VOCAB, max_draft_tokens=4) as session:
+        handle = session.add(Request([1], processors=[(fails_at(1, 2, 5, 8), {})], on_error="skip"))
+        collected = ReportLog()
+        steps: list[tuple[list[int], list[int]]] = [
+            ([], []),  # position 0 is applied
+            ([2], []),
+            ([3], [4, 6, 7]),  # positions 2 to 5, from which two drafts are accepted
+            ([4, 6, 9], []),  # position 5 again
+            ([2], [3]),
+        ]
+        for new, drafts in steps:
+            step(session, dict, {handle: new}, {handle: drafts})
+            collect(collected, session, handle)
+            position = len(handle.history.output_token_ids)
+            assert collected.report(handle.described_chain, 0, position).skipped == handle.report.skipped
+        assert (handle.report.skipped, handle.report.rows_applied) == (((1, 6),), 2)
+        assert len(orjson.dumps(handle.report.to_json()["skipped"])) <= 8 * 7
+        session.rewind(handle, 1 + 3)
+        assert handle.report.skipped == ((1, 3),)
+        step(session, dict, {handle: []}, None)
+        collect(collected, session, handle)
+        assert collected.report(handle.described_chain, 0, VOCAB).skipped == handle.report.skipped == ((1, 3),)
+
+
+def test_skipped_rows_of_a_tree_count_once(client: Client) -> None:
+    with client.session(vocab_size=VOCAB, max_draft_tokens=4) as session:
+        handle = session.add(Request([1], processors=[(fails_at(0), {})], on_error="skip"))
+        tree = {"drafts": {handle: [8, 9, 7]}, "draft_parents": {handle: [-1, -1, 1]}}
+        session.step({handle: []}, **tree).apply(np.zeros((4, VOCAB), np.float32))
+        assert handle.report.skipped == ((0, 1),)
+        step(session, dict, {handle: [9, 7, 5]}, None)
+        assert (handle.report.skipped, handle.report.rows_applied) == (((0, 3),), 1)
+
+
+@pytest.mark.parametrize("pattern", [range(0, 3000, 2), range(3000), range(2000, 2001)])
+def test_the_record_of_an_id_takes_at_most_eight_bytes(pattern: range) -> None:
+    log = ReportLog()
+    for position in pattern:
+        log.add(RequestEvent(0, "", position, SKIPPED))
+        log.keep_before(position + 1)
+    report = log.report([], 0, 3000)
+    assert [one for begin, end in report.skipped for one in range(begin, end)] == list(pattern)
+    assert len(orjson.dumps(report.to_json()["skipped"])) <= 8 * 3000
 
 
 def test_a_reconnect_repeats_no_event(client: Client) -> None:

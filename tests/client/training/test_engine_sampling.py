@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from logitport import InvalidArgument
 from logitport.training import ChainReplay, Rollout
 
 if TYPE_CHECKING:
@@ -69,6 +70,21 @@ def test_the_kept_ids_and_their_probabilities(engine: Engine, ties: bool) -> Non
             [Rollout([1], [token_id], sampling=sampling, engine=engine) for token_id in kept.tolist()],
         )
         torch.testing.assert_close(found[:, 0], wanted.log_softmax(-1)[kept], msg=f"{sampling}")
+
+
+@pytest.mark.parametrize("denied_by_programs", ["raise", "keep"])
+def test_sglang_keeps_any_of_equal_ids(denied_by_programs: Any) -> None:
+    """torch.topk takes any of the ids with the k-th logit. Each of them may have been sampled, in the others' place."""
+    logits = torch.tensor([3.0, 1.0, 2.0, 1.0, 1.0, 0.0, 1.0], requires_grad=True)
+    rollouts = [Rollout([0], [index], sampling={"top_k": 4}, engine="sglang") for index in (0, 2, 1, 3, 4, 6)]
+    trainer = ChainReplay(denied_by_programs=denied_by_programs)
+    found = trainer(logits.expand(6, 1, -1), rollouts)[:, 0]
+    wanted = torch.tensor([3.0, 2.0, 1.0, 1.0]).log_softmax(-1)
+    torch.testing.assert_close(found, wanted[[0, 1, 2, 2, 2, 2]])
+    (gradient,) = torch.autograd.grad(found[5], logits)
+    assert gradient.nonzero().flatten().tolist() == [0, 2, 3, 6]
+    with pytest.raises(InvalidArgument, match=r"position 0 of the output: the id 5 was sampled"):
+        ChainReplay()(logits.expand(1, 1, -1), [Rollout([0], [5], sampling={"top_k": 4}, engine="sglang")])
 
 
 def test_parameters_that_keep_all_ids_are_no_programs() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, EditProcessor, InvalidArgument, Request
+from logitport.shipping import serialize
 from logitport.training import ChainReplay, Rollout, replay
 from logitport_builtins.programs import BUILTIN_PROGRAMS
 from logitport_recording import RecordOptions, read_recording
@@ -52,15 +53,13 @@ def sampled(
 def test_a_report_names_the_processors(tmp_path: Path) -> None:
     folder = tmp_path / "programs" / "team"
     folder.mkdir(parents=True)
-    from logitport.shipping import serialize
-
     (folder / "quiet.json").write_text(serialize(BUILTIN_PROGRAMS["min_p"]))
     with Client.embedded(tmp_path / "programs") as client:
         output, logits, wanted, report = sampled(client, [CHAIN[0], ("team/quiet", PARAMS[1])])
     assert [one.name for one in report.processors] == ["presence_penalty", "team/quiet"]
     trainer = ChainReplay(programs=str(tmp_path / "programs"))
-    for shown in (report, report.to_json()):
-        rollout = Rollout.from_report(PROMPT, output, shown, PARAMS)
+    for shown, params in ((report, None), (report.to_json(with_params=True), None), (report.to_json(), PARAMS)):
+        rollout = Rollout.from_report(PROMPT, output, shown, params)
         torch.testing.assert_close(trainer(logits, [rollout])[0], wanted)
     digest = report.processors[1].digest
     with pytest.raises(InvalidArgument, match=f"rollout 0: no processor is called '{digest}'"):
@@ -71,13 +70,22 @@ def test_reports_of_chains_that_were_not_applied(tmp_path: Path) -> None:
     with Client.embedded() as client:
         output, _, _, report = sampled(client, CHAIN)
     for changed, params, message in (
-        (replace(report, rows_skipped=2), PARAMS, "2 unchanged rows"),
-        (replace(report, error="ProcessorFailed"), PARAMS, "error 'ProcessorFailed'"),
+        (replace(report, skipped=((3, 9),)), None, "failed at the position 3 of the output.*was skipped"),
+        (replace(report, error="ProcessorFailed", failed_at=4), None, "the position 4 of the output.*ProcessorFailed"),
         (replace(report, rows_applied=0), PARAMS, "no row"),
         (report, PARAMS[:1], "1 params for a report of 2 processors"),
+        (report.to_json(), None, "no parameters of 'presence_penalty': pass params, or set LOGITPORT_REPORT=full"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             Rollout.from_report(PROMPT, output, changed, params)
+    for changed in (replace(report, skipped=((5, 6),)), replace(report, error="ProcessorFailed", failed_at=5)):
+        assert len(Rollout.from_report(PROMPT, output, changed)) == 5, "the failure is after the last id"
+
+
+def test_a_skipped_chain_is_an_error_at_its_position(client: Client) -> None:
+    output, *_, report = sampled(client, [(FailsAt, {"length": 2})])
+    with pytest.raises(InvalidArgument, match="failed at the position 2 of the output"):
+        Rollout.from_report(PROMPT, output, report)
 
 
 def test_a_recording_holds_the_chain_with_its_parameters(tmp_path: Path) -> None:

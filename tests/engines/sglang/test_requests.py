@@ -96,7 +96,9 @@ REPORT = {
     "processors": [{"name": "thinking_budget"}],
     "rows_applied": 64,
     "rows_skipped": 0,
+    "skipped": [],
     "error": "",
+    "failed_at": None,
     "events": [{"processor": "thinking_budget", "name": "budget_hit", "position": 4, "values": {"at": 4}}],
     "events_left_out": 0,
 }

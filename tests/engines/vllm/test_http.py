@@ -80,7 +80,9 @@ REPORT = {
     "processors": [{"name": "thinking_budget"}, {"name": "min_tokens"}],
     "rows_applied": 12,
     "rows_skipped": 0,
+    "skipped": [],
     "error": "",
+    "failed_at": None,
     "events": [{"processor": "thinking_budget", "name": "budget_hit", "position": 4, "values": {"at": 4}}],
     "events_left_out": 0,
 }

@@ -123,16 +123,19 @@ def reconnect_seconds() -> float:
     return _step_seconds(_RECONNECT_SECONDS)
 
 
-def reports() -> bool:
-    """Return whether an engine's responses show the reports of requests: LOGITPORT_REPORT, "on" (default) or "off".
+def reports() -> str:
+    """Return what an engine's responses show of the reports of requests: LOGITPORT_REPORT.
+
+    Returns:
+        "on", the default, for all but the parameters of processors; "full" for all; "" for nothing, which is "off".
 
     Raises:
         InvalidArgument: the variable has another value.
     """
     value = os.environ.get(REPORT) or "on"
-    if value not in {"on", "off"}:
-        raise InvalidArgument(f"{REPORT} is {value!r}; set it to on or off")
-    return value == "on"
+    if value not in {"on", "full", "off"}:
+        raise InvalidArgument(f"{REPORT} is {value!r}; set it to on, full or off")
+    return "" if value == "off" else value
 
 
 def _tls() -> Tls | None:

@@ -6,6 +6,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from logitport.integrations.common import environment
 from logitport.integrations.common.chains import KEY
 
 if TYPE_CHECKING:
@@ -59,8 +60,13 @@ def _report(req: Any) -> list[dict[str, Any]]:
     if not req.finished():
         return []
     handle: Handle | None = getattr(req, _HANDLE, None)
-    report = getattr(req, _REPORT, None) if handle is None else handle.report.to_json()
+    report = getattr(req, _REPORT, None) if handle is None else _shown(handle)
     return [] if report is None else [report]
+
+
+def _shown(handle: Handle) -> dict[str, Any]:
+    """Return the report of a request as responses show it."""
+    return handle.report.to_json(with_params=environment.reports() == "full")
 
 
 def to_stages(req: Any) -> dict[str, Any] | int | None:
@@ -71,7 +77,7 @@ def to_stages(req: Any) -> dict[str, Any] | int | None:
     handle: Handle | None = getattr(req, _HANDLE, None)
     if handle is None or not _installed.is_set():
         return None
-    report, sent = handle.report.to_json(), getattr(req, _REPORT, None)
+    report, sent = _shown(handle), getattr(req, _REPORT, None)
     setattr(req, _REPORT, report)
     rows: int = report["rows_applied"]
     return rows if sent is not None and {**sent, "rows_applied": rows} == report else report

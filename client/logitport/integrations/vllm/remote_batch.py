@@ -74,7 +74,8 @@ class RemoteBatch(EngineBatch):
 
     def on_admitted(self, request: RemoteRequest) -> None:
         if self._reports and request.request_id and request.handle is not None:
-            self._sender.add(response_reports.began(request.request_id, request.handle))
+            with_params = self._reports == "full"
+            self._sender.add(response_reports.began(request.request_id, request.handle, with_params=with_params))
 
     def on_applied(self, step: EngineStep, result: StepResult) -> None:  # noqa: ARG002 - fixed interface
         if not self._reports or (session := self._holder.session) is None or not (changes := session.report_changes):

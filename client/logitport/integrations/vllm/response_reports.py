@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.row_events import RequestEvent, RowEvent
@@ -50,14 +51,15 @@ class ResponseReports:
 class _ReportingRequest:
     """A request, and what its worker has sent of it."""
 
-    def __init__(self, chain: Sequence[tuple[str, str, str]]) -> None:
-        self.chain = [(key, ReportedProcessor(name, digest)) for key, name, digest in chain]
+    def __init__(self, chain: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        self.chain = [(key, ReportedProcessor(**{"digest": "", **described})) for key, described in chain]
         self.log = ReportLog()
 
 
-def began(request_id: str, handle: Handle) -> dict[str, Any]:
+def began(request_id: str, handle: Handle, *, with_params: bool) -> dict[str, Any]:
     """Make the message of a worker about a request that was admitted."""
-    return {"began": [request_id, [(key, *described) for key, described in handle.described_chain]]}
+    chain = [(key, described.to_json(with_params=with_params)) for key, described in handle.described_chain]
+    return {"began": [request_id, chain]}
 
 
 def changed(request_id: str, position: int, events: Sequence[RequestEvent]) -> dict[str, Any]:
@@ -95,8 +97,12 @@ class RunningReports:
                     running.log.add(RequestEvent(0, key, at, RowEvent(name, values.encode(), left_out)))
 
     def end(self, request_id: str, output_length: int) -> dict[str, Any] | None:
-        """Return the report of a request that has ended, or None. All ids of its output were sampled with its chain."""
+        """Return the report of a request that has ended, or None.
+
+        All ids of its output were sampled with its chain, but those of skipped rows.
+        """
         running = self._running.pop(request_id, None)
         if running is None:
             return None
-        return running.log.report(running.chain, output_length, output_length - 1).to_json()
+        report = running.log.report(running.chain, output_length, output_length - 1)
+        return replace(report, rows_applied=output_length - report.rows_skipped).to_json(with_params=True)

@@ -296,7 +296,8 @@ class PendingStep:
     def _note_failures(self, result: StepResult) -> None:
         if (result.failures or result.skipped) and not self._has_noted_failures:
             self._has_noted_failures = True
-            self._context.reports.add_failures(result.failures, result.skipped, self._content.rows)
+            content = self._content
+            self._context.reports.add_failures(result.failures, result.skipped, content.rows, content.drafts)
 
     def _check(self, logits: Any) -> None:
         if self._applied:

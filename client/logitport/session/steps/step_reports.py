@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from logitport.core.drafts import Drafts
+from logitport.core.row_events import SKIPPED, RequestEvent
 from logitport.errors import LogitportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.core.row_events import RequestEvent
     from logitport.session.handle import Handle
 
 
@@ -76,12 +75,18 @@ class StepReports:
         failures: Mapping[Handle, LogitportError],
         skipped: Mapping[Handle, LogitportError],
         rows: Sequence[tuple[Handle, int]],
+        drafts: Mapping[Handle, Drafts],
     ) -> None:
-        """Leave out the rows of requests that failed in a step."""
+        """Leave out the rows of requests that failed in a step of these rows and drafts."""
         for handle in (*failures, *skipped):
             handle.history.drop_rows()
         for handle, error in failures.items():
-            handle.reporting().error = type(error).__name__
-        rows_of = Counter(handle for handle, _ in rows)
-        for handle in skipped:
-            handle.reporting().rows_skipped += rows_of[handle]
+            log = handle.reporting()
+            log.error, log.failed_at = type(error).__name__, handle.history.length - handle.history.prompt_length
+        entries = []
+        for handle, offset in rows if skipped else ():
+            if handle in skipped:
+                base = handle.history.length - handle.history.prompt_length
+                position = base + drafts.get(handle, Drafts()).depth(offset)
+                entries.append(RequestEvent(handle.slot, "", position, SKIPPED, offset))
+        self.add(entries, list(skipped), drafts)

@@ -14,7 +14,7 @@ from logitport import InvalidArgument
 from logitport.integrations.sglang import meta_info, speculation
 from logitport.integrations.sglang.engine_options import DELAY_SAMPLE
 from logitport.integrations.sglang.plugin import install
-from logitport.report import Report
+from logitport.report import Report, ReportedProcessor
 
 
 class ServerArgs:
@@ -179,6 +179,17 @@ def test_reports_reach_the_meta_info_of_ended_requests() -> None:
         manager.update_request_meta_info(one, None, fields, index, None)
     assert found == [{"of_sglang": [1], "logitport": Report((), rows_applied=7).to_json()}, *[{"of_sglang": [1]}] * 2]
     assert streamer.build_additional_customized_info(reqs[1:]) == {"of_sglang": [[1]] * 2}
+
+
+@pytest.mark.parametrize("shown", ["on", "full"])
+def test_reports_have_parameters_if_they_are_full(monkeypatch: pytest.MonkeyPatch, shown: str) -> None:
+    monkeypatch.setenv("LOGITPORT_REPORT", shown)
+    install()
+    streamer = sys.modules["sglang.srt.managers.scheduler_components.output_streamer"].SchedulerOutputStreamer()
+    req, report = Ended(ended=True), Report((ReportedProcessor("min_p", "", {"min_p": 0.1}),))
+    meta_info.remember(req, SimpleNamespace(report=report))  # type: ignore[arg-type]
+    fields = streamer.build_additional_customized_info([req])
+    assert fields["logitport"] == [[report.to_json(with_params=shown == "full")]]
 
 
 def test_without_reports_outputs_are_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:

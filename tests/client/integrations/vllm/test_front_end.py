@@ -16,11 +16,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from logitport import LogitportError, ProcessorFailed
-from logitport.core.row_events import RequestEvent, make_event
-from logitport.integrations.vllm import failed_requests, front_end
+from logitport.core.row_events import SKIPPED, RequestEvent, make_event
+from logitport.integrations.vllm import failed_requests, front_end, response_reports
 from logitport.integrations.vllm.failed_requests import Failure, WaitingFailures, record
 from logitport.integrations.vllm.front_end_sockets import FrontEndReceiver, FrontEndSender, _private_folder
 from logitport.integrations.vllm.response_reports import ResponseReports, changed, response
+from logitport.report import ReportedProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,7 +262,7 @@ def test_failures_that_nothing_takes_are_removed(monkeypatch: pytest.MonkeyPatch
     assert len(failures.waiting()) == 1024
 
 
-CHAIN = [["thinking_budget", "thinking_budget", ""], ["ab" * 32, "Ban", "ab" * 32]]
+CHAIN = [["thinking_budget", {"name": "thinking_budget"}], ["ab" * 32, {"name": "Ban", "digest": "ab" * 32}]]
 
 
 def began(request_id: str) -> dict[str, Any]:
@@ -293,11 +294,31 @@ def test_reports_reach_the_response_of_their_requests(worker: FrontEndSender) ->
         "processors": [{"name": "thinking_budget"}, {"name": "Ban", "digest": "ab" * 32}],
         "rows_applied": 3,
         "rows_skipped": 0,
+        "skipped": [],
         "error": "",
+        "failed_at": None,
         "events_left_out": 0,
     }
     events = [{"processor": "Ban", "name": "seen", "position": at, "values": {"at": at}} for at in range(3)]
     assert collected.to_json() == [{"index": 0, **report, "events": []}, {"index": 3, **report, "events": events}]
+
+
+@pytest.mark.parametrize("with_params", [False, True])
+def test_a_report_has_the_record_of_its_request(worker: FrontEndSender, with_params: bool) -> None:
+    """The chain as it was admitted, and the rows that stayed unchanged."""
+    outputs, collected = processor(), ResponseReports()
+    token = response.set(collected)
+    outputs.add_request(SimpleNamespace(request_id="r"), queue=Queue())
+    response.reset(token)
+    chain = [("thinking_budget", ReportedProcessor("thinking_budget", "", {"thinking_budget": 4}))]
+    handle: Any = SimpleNamespace(described_chain=chain)
+    skipped = [RequestEvent(0, "", position, SKIPPED) for position in (1, 2)]
+    post(worker, response_reports.began("r", handle, with_params=with_params), changed("r", 1, skipped))
+    outputs.process_outputs([Output("r", FinishReason.STOP, new_token_ids=(7, 8, 9, 7))])
+    (report,) = collected.to_json()
+    named = {"name": "thinking_budget"} | ({"params": {"thinking_budget": 4}} if with_params else {})
+    assert report["processors"] == [named]
+    assert (report["rows_applied"], report["rows_skipped"], report["skipped"]) == (2, 2, [[1, 3]])
 
 
 @pytest.mark.usefixtures("worker")

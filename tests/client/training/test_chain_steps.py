@@ -1,0 +1,63 @@
+"""Processors of chains that a trainer does not have: programs of a registry, and code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport import Client, CustomLogitProcessor, InvalidArgument
+from logitport.shipping import serialize
+from logitport.training import ChainReplay, Rollout, replay
+from logitport_builtins.programs import BUILTIN_PROGRAMS
+from logitport_recording import RecordOptions, read_recording
+from tests.client.training.test_rollout import CHAIN, PARAMS, PROMPT, FailsAt, sampled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ReadsLogits(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, params: Any = None) -> torch.Tensor:
+        return logits if logits[0, 0].item() else logits + 1
+
+
+def test_a_program_is_fetched_from_the_registry(client: Client) -> None:
+    """The trainer knows its digest alone, and the server has another program of the name by then."""
+    client.register(BUILTIN_PROGRAMS["min_p"], name="team/fetched")
+    output, logits, wanted, report = sampled(client, [CHAIN[0], ("team/fetched", PARAMS[1])])
+    client.register(BUILTIN_PROGRAMS["top_p"], name="team/fetched", replace=True)
+    rollout = Rollout.from_report(PROMPT, output, report)
+    with pytest.raises(InvalidArgument, match=f"rollout 0: no processor is called '{report.processors[1].digest}'"):
+        replay(logits, [rollout])
+    trainer = ChainReplay(client=client)
+    for _ in range(2):
+        torch.testing.assert_close(trainer(logits, [rollout])[0], wanted)
+    unknown = Rollout(PROMPT, output, [("ab" * 32, {})])
+    with pytest.raises(InvalidArgument, match=f"rollout 0: .*{'ab' * 32}"):
+        trainer(logits, [unknown])
+
+
+def test_code_runs_in_the_trainer_only_if_it_is_trusted(client: Client, tmp_path: Path) -> None:
+    file, chain = tmp_path / "engine.lprec", [(FailsAt, {"length": 9}), CHAIN[0]]
+    output, logits, wanted, report = sampled(client, chain, record=RecordOptions(str(file), payloads=True))
+    (recorded,) = read_recording(file).sessions[0].requests
+    rollouts = [
+        Rollout(PROMPT, output, chain),
+        Rollout.from_report(PROMPT, output, report),
+        Rollout.from_recording(recorded, last_token_ids=output[-1:]),
+    ]
+    for trusted in (FailsAt, serialize(FailsAt)):
+        trainer = ChainReplay(trusted=[trusted])
+        for rollout in rollouts:
+            torch.testing.assert_close(trainer(logits, [rollout])[0], wanted)
+    for trainer in (replay, ChainReplay(client=client), ChainReplay(trusted=[ReadsLogits])):
+        for rollout in rollouts:
+            with pytest.raises(InvalidArgument, match=r"rollout 0: .*(which is code|no processor|no registered)"):
+                trainer(logits, [rollout])
+    client.register(FailsAt)
+    with pytest.raises(InvalidArgument, match=r"rollout 0: .* is code, which the server does not give away; .*trusted"):
+        ChainReplay(client=client)(logits, [rollouts[1]])
+    with pytest.raises(InvalidArgument, match=r"reads logits, and is no program; .*lift"):
+        ChainReplay(trusted=[ReadsLogits])(logits, [Rollout(PROMPT, output, [(ReadsLogits, {})])])
