@@ -79,7 +79,7 @@ def _exchanges(case: dict[str, Any]) -> list[local_recorder.Exchange]:
 
 
 def comparable(reply: bytes) -> processing_pb2.SessionResponse:
-    """Return the reply without fields that differ between runs, events, which are later, and error texts.
+    """Return the reply without fields that differ between runs, later fields (events, only_denies), and error texts.
 
     The counts of rows are sorted: the compiled core and Python write them in another order.
     """
@@ -88,6 +88,8 @@ def comparable(reply: bytes) -> processing_pb2.SessionResponse:
         message.opened.CopyFrom(processing_pb2.SessionOpened(max_requests=message.opened.max_requests))
     else:
         _clear_text(message)
+        for chain in message.added.chains if message.HasField("added") else ():
+            chain.ClearField("only_denies")
         for part in (message.edits, message.logits):
             if part.events:
                 part.ClearField("events")
