@@ -13,7 +13,7 @@ import torch
 
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_programs.rules import ELEMENTWISE
-from logitport_programs.runtime.kernels import TORCH_NAMES
+from logitport_programs.runtime.kernels import TORCH_NAMES, VIEWS, KernelCall, Spec, fill_of
 from logitport_programs.types import Element
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ class Operation(NamedTuple):
     @property
     def number(self) -> float:
         """The number of `full`, of padding, or of elements that an index does not select."""
-        if self.type.element.is_float:
-            return torch.tensor(self.value.number, dtype=torch.float32).item()
-        return self.value.integer
+        return fill_of(self.value, torch.float32 if self.type.element.is_float else self.dtype)
 
 
 class _Elementwise(torch.autograd.Function):
@@ -137,6 +135,14 @@ def _reduction(function: Callable[..., torch.Tensor]) -> Callable[[Operation], t
 
 def _along(function: Callable[..., torch.Tensor]) -> Callable[[Operation], torch.Tensor]:
     return lambda operation: function(operation.inputs[0], dim=operation.axis)
+
+
+def _view(name: str) -> Callable[[Operation], torch.Tensor]:
+    def run(operation: Operation) -> torch.Tensor:
+        call = KernelCall(operation.value, operation.begin, operation.end)
+        return VIEWS[name](call, operation.inputs[0], Spec(operation.shape, operation.dtype))
+
+    return run
 
 
 def _constant(operation: Operation) -> torch.Tensor:
@@ -246,6 +252,7 @@ DIFFERENTIABLE: Mapping[str, Callable[[Operation], torch.Tensor]] = {
     "constant": _constant,
     "full": _full,
     "arange": lambda operation: torch.arange(operation.shape[0], device=operation.device),
+    **{name: _view(name) for name in VIEWS},
     "cast": _cast,
     "is_nan": _plain(torch.isnan),
     "where": _plain(torch.where),
@@ -260,12 +267,6 @@ DIFFERENTIABLE: Mapping[str, Callable[[Operation], torch.Tensor]] = {
     "cumsum": _along(torch.cumsum),
     "argsort": _argsort,
     "top_k": _top_k,
-    "expand": lambda operation: operation.inputs[0].expand(operation.shape),
-    "unsqueeze": lambda operation: operation.inputs[0].unsqueeze(operation.axis),
-    "squeeze": lambda operation: operation.inputs[0].squeeze(operation.axis),
-    "slice": lambda operation: operation.inputs[0].narrow(
-        operation.axis, operation.begin, operation.end - operation.begin
-    ),
     "pad": _pad,
     "concatenate": _concatenate,
     "gather_or": _gather_or,

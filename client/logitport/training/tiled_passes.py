@@ -33,6 +33,7 @@ class TilePlan:
 
     Attributes:
         tiles: the spans of each tile, in the order of the rollouts.
+        vocab_size: as given.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TilePlan:
     ) -> None:
         self._steps = steps
         self._rollouts = rollouts
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._keep_bytes = keep_bytes
         self._keeps_sampled = keeps_sampled
         self._kept: list[list[Block]] | None = None
@@ -67,55 +68,24 @@ class TilePlan:
         self._kept = kept or self._kept
 
     def _blocks(self) -> Iterator[list[Block]]:
-        return self._steps.blocks(self._rollouts, self.tiles, self._vocab_size)
+        return self._steps.blocks(self._rollouts, self.tiles, self.vocab_size)
 
 
-class LogitsReplay(torch.autograd.Function):
-    """Log-probabilities of logits [B, T, V]."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, plan: TilePlan) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.plan = plan
-        ctx.save_for_backward(logits)
-        found, alone = _empty(logits)
-        tile_memory = _TileMemory(logits.shape[2], logits)
-        for spans, tile in plan.passes(logits.device, keep=ctx.needs_input_grad[0]):
-            part = tile_memory.rows(tile.rows)
-            _copy_rows(spans, logits, part)
-            log_probs, are_alone = tile.log_probs(part)
-            _spread(spans, log_probs, found)
-            _spread(spans, are_alone, alone)
-        ctx.mark_non_differentiable(alone)
-        return found, alone
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator,unused-ignore]
-    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> Any:
-        (logits,) = ctx.saved_tensors
-        result = torch.zeros_like(logits)
-        tile_memory = _TileMemory(logits.shape[2], logits)
-        for spans, tile in ctx.plan.passes(logits.device):
-            part = tile_memory.rows(tile.rows)
-            _copy_rows(spans, logits, part)
-            tile.gradient(part, _take(spans, gradient).to(part.dtype))
-            _spread(spans, part, result)
-        return result, None
-
-
-class LinearReplay(torch.autograd.Function):
-    """Log-probabilities of the logits hidden @ weight.T + bias, of which one tile exists at a time."""
+class Replay(torch.autograd.Function):
+    """Log-probabilities of logits [B, T, V], or of the logits source @ weight.T + bias, of which one tile exists."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plan: TilePlan
+        ctx: Any, source: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, plan: TilePlan
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.plan = plan
-        ctx.save_for_backward(hidden, weight, bias)
-        found, alone = _empty(hidden)
-        tile_memory = _TileMemory(weight.shape[0], hidden)
-        for spans, tile in plan.passes(hidden.device, keep=any(ctx.needs_input_grad[:3])):
+        ctx.save_for_backward(source, weight, bias)
+        found = source.new_zeros(source.shape[:2], dtype=_computed(source))
+        alone = torch.zeros_like(found, dtype=torch.bool)
+        tile_memory = _TileMemory(plan.vocab_size, source)
+        for spans, tile in plan.passes(source.device, keep=any(ctx.needs_input_grad[:3])):
             part = tile_memory.rows(tile.rows)
-            _product(_take(spans, hidden), weight, bias, part)
+            _write_logits(spans, source, weight, bias, part)
             log_probs, are_alone = tile.log_probs(part)
             _spread(spans, log_probs, found)
             _spread(spans, are_alone, alone)
@@ -125,24 +95,25 @@ class LinearReplay(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator,unused-ignore]
     def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> Any:
-        hidden, weight, bias = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        of_hidden = torch.zeros_like(hidden) if needs_hidden else None
-        of_weight = torch.zeros_like(weight) if needs_weight else None
-        of_bias = torch.zeros_like(bias) if needs_bias else None
-        tile_memory = _TileMemory(weight.shape[0], hidden)
-        for spans, tile in ctx.plan.passes(hidden.device):
-            part, states = tile_memory.rows(tile.rows), _take(spans, hidden)
-            _product(states, weight, bias, part)
+        source, weight, bias = ctx.saved_tensors
+        of_source, of_weight, of_bias = (
+            torch.zeros_like(each) if needed else None
+            for each, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
+        )
+        tile_memory = _TileMemory(ctx.plan.vocab_size, source)
+        for spans, tile in ctx.plan.passes(source.device):
+            part = tile_memory.rows(tile.rows)
+            _write_logits(spans, source, weight, bias, part)
             tile.gradient(part, _take(spans, gradient).to(part.dtype))
             if of_bias is not None:
                 of_bias += part.sum(0).to(of_bias.dtype)
-            part = _narrowed(part, states.dtype)
+            if weight is not None:
+                part = _narrowed(part, source.dtype)
             if of_weight is not None:
-                of_weight.addmm_(part.T, states)
-            if of_hidden is not None:
-                _spread(spans, part @ weight, of_hidden)
-        return of_hidden, of_weight, of_bias, None
+                of_weight.addmm_(part.T, _take(spans, source))
+            if of_source is not None:
+                _spread(spans, part if weight is None else part @ weight, of_source)
+        return of_source, of_weight, of_bias, None
 
 
 class _TileMemory:
@@ -162,11 +133,6 @@ class _TileMemory:
 
 def _computed(logits: torch.Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype is torch.float64 else torch.float32
-
-
-def _empty(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    found = logits.new_zeros(logits.shape[:2], dtype=_computed(logits))
-    return found, torch.zeros_like(found, dtype=torch.bool)
 
 
 def _tiles(rollouts: Sequence[Rollout], tile_rows: int) -> Iterator[list[OutputSpan]]:
@@ -197,10 +163,20 @@ def _take(spans: Sequence[OutputSpan], source: torch.Tensor) -> torch.Tensor:
     return torch.cat([source[span.rollout, span.begin : span.end] for span in spans])
 
 
-def _copy_rows(spans: Sequence[OutputSpan], logits: torch.Tensor, out: torch.Tensor) -> None:
+def _write_logits(
+    spans: Sequence[OutputSpan],
+    source: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """Write the rows of the spans to `out`, one after the other."""
+    if weight is not None:
+        _product(_take(spans, source), weight, bias, out)
+        return
     begin = 0
     for span in spans:
-        out[begin : begin + span.rows] = logits[span.rollout, span.begin : span.end]
+        out[begin : begin + span.rows] = source[span.rollout, span.begin : span.end]
         begin += span.rows
 
 

@@ -187,6 +187,28 @@ def test_the_log_probabilities_are_those_of_the_engine(
     assert (raw - wanted).abs().max() > 0.01, "the chain has no effect here"
 
 
+def test_a_trainer_s_own_logits_differ_by_rounding_alone(
+    model: Qwen2ForCausalLM, client: Client, replay: ChainReplay
+) -> None:
+    """The trainer computes all rows at once. With a chain, it may differ from the engine twice as much as without."""
+    prompts = torch.tensor([[11, 12, 13, 7], [41, 42, 7, 30], [51, 52, 53, 54]])
+    differences = []
+    for chain, sampling in (CHAINS["mixed"], ([], CHAINS["mixed"][1])):
+        hook = RemoteLogitsProcessor(chain, client=client)
+        outputs, _, wanted = sampled(model, hook, prompts, sampling)
+        with torch.no_grad():
+            logits = model(torch.cat((prompts, outputs), 1)).logits[:, prompts.shape[1] - 1 : -1]
+        rollouts = [
+            Rollout(prompt, ended(output), chain, sampling=sampling, engine="transformers")
+            for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True)
+        ]
+        found = replay(logits, rollouts)
+        lengths = torch.tensor([len(rollout) for rollout in rollouts])[:, None]
+        differences.append(float((found - wanted).abs()[torch.arange(outputs.shape[1]) < lengths].mean()))
+    with_chain, without = differences
+    assert with_chain <= 2 * without
+
+
 def test_drafts_have_the_same_distribution(model: Qwen2ForCausalLM, client: Client, replay: ChainReplay) -> None:
     chain: Chain = [("no_repeat_ngram", {"ngram_size": 6}), ("repetition_penalty", {"repetition_penalty": 1.1})]
     prompt = torch.tensor([[30, 31, 32, 30, 31, 32, 30]])
