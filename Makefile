@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ test-vllm: .peers/vllm/.installed $(VENV)/.core .peers/vllm-$(VLLM)/.unpacked ##
 
 test-llama-cpp: .peers/llama-cpp/.installed $(VENV)/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
+
+test-trl: .peers/trl/.installed $(VENV)/.core ## the example of a real TRL trainer, on a CPU; 5 minutes
+	.peers/trl/bin/python -m pytest -q $(SELECT) tests/examples/test_train_grpo.py
 
 test-mlx: .peers/mlx/.installed $(VENV)/.core ## the hook in a real MLX-LM, on a CPU; 2 minutes
 	.peers/mlx/bin/python -m pytest -q $(SELECT) tests/engines/mlx_lm
@@ -365,6 +368,13 @@ LLAMA_CPP := 0.3.36
 	.peers/llama-cpp/bin/pip install -c constraints.txt torch
 	CMAKE_ARGS=-DLLAVA_BUILD=OFF .peers/llama-cpp/bin/pip install -c constraints.txt \
 		-e '.[server,test]' llama-cpp-python==$(LLAMA_CPP) gguf
+	touch $@
+
+TRL := 1.16.0
+.peers/trl/.installed: pyproject.toml constraints.txt
+	test -x .peers/trl/bin/python || $(PYTHON) -m venv .peers/trl
+	.peers/trl/bin/pip install -c constraints.txt torch
+	.peers/trl/bin/pip install -c constraints.txt -e '.[server,test]' trl==$(TRL)
 	touch $@
 
 MLX := 0.32.4

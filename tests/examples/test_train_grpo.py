@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-pytest.importorskip("trl")
+pytest.importorskip("trl", reason="`make test-trl` runs it with TRL")
 
 
 @pytest.mark.slow
