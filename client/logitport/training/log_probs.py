@@ -10,7 +10,7 @@ import torch
 from logitport.errors import InvalidArgument
 from logitport.shipping.calls import count
 from logitport.training.chain_steps import ChainSteps
-from logitport.training.tiled_passes import Replay, TilePlan
+from logitport.training.tiled_passes import TiledPass, TilePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ class ChainReplay:
         rollouts = list(rollouts)
         _check(logits, rollouts, "logits")
         plan = self._plan(rollouts, logits.shape[2])
-        return _checked(rollouts, Replay.apply(logits, None, None, plan))  # type: ignore[no-untyped-call,unused-ignore]
+        return _checked(rollouts, TiledPass.apply(logits, None, None, plan))  # type: ignore[no-untyped-call,unused-ignore]
 
     def linear(
         self,
@@ -117,7 +117,7 @@ class ChainReplay:
                 f"bias is {_shape(bias)} and weight {_shape(weight)}: pass [V] and [V, H] of one dtype"
             )
         plan = self._plan(rollouts, weight.shape[0])
-        return _checked(rollouts, Replay.apply(hidden, weight, bias, plan))  # type: ignore[no-untyped-call,unused-ignore]
+        return _checked(rollouts, TiledPass.apply(hidden, weight, bias, plan))  # type: ignore[no-untyped-call,unused-ignore]
 
     def _plan(self, rollouts: Sequence[Rollout], vocab_size: int) -> TilePlan:
         with self._lock:

@@ -71,7 +71,7 @@ class TilePlan:
         return self._steps.blocks(self._rollouts, self.tiles, self.vocab_size)
 
 
-class Replay(torch.autograd.Function):
+class TiledPass(torch.autograd.Function):
     """Log-probabilities of logits [B, T, V], or of the logits source @ weight.T + bias, of which one tile exists."""
 
     @staticmethod
