@@ -86,6 +86,7 @@ class Script(Transport):
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.answered = 0
         self.answer: Callable[[Frame], Answer] = self.correct
         self.refuse_to_send: LogitportError | None = None
         self.closed = False
@@ -100,7 +101,8 @@ class Script(Transport):
     def receive(self) -> bytes:
         if self.closed:
             raise SessionClosed("closed")
-        frame = self.frames[-1]
+        frame = self.frames[self.answered]
+        self.answered += 1
         return Reply(**{"seq": frame.seq, **self.answer(frame)}).SerializeToString()
 
     def close(self) -> None:

@@ -188,7 +188,7 @@ class Session:
         return self._requests.poll()
 
     def remove(self, *handles: Handle) -> None:
-        """Drop requests and their state, with one frame and one wait for its reply.
+        """Drop requests and their state, with one frame. Does not wait for its reply, which the next step receives.
 
         Raises:
             NotFound: one is not of this session, was removed, or occurs twice. None is dropped.

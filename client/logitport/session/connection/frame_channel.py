@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakMethod
 
-from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.session.connection.frame_connection import FrameConnection
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.session.connection.frame_connection import FrameConnection, SentFrame
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.core.compiled import core
+    from logitport.session.connection.frame_connection import Take
     from logitport.session.transports.base import Transport
 
 
 # A forward pass takes longer. An engine that applies its steps at once does not.
 _OVERLAP_SECONDS = 0.001
+
+# Posted frames without a reply. The server could not send more replies than the connection has room for.
+_MAX_POSTED = 16
 
 _clock = time.monotonic
 
@@ -153,7 +157,7 @@ class FrameChannel(FrameConnection):
         """
         with self._receiving:
             self.transport.close()
-            self.expected = ""
+            self.sent.clear()
             self._opening.expected_requests = expected_requests
             try:
                 self.transport = self._connect(wait_seconds)
@@ -170,7 +174,7 @@ class FrameChannel(FrameConnection):
             self.drain_reply()
             previous, self.transport = self.transport, connection.transport
             self.opened, self.step_limit, self.seq = connection.opened, connection.step_limit, connection.seq
-            self.expected = ""
+            self.sent.clear()
             self._connected()
             previous.close()
 
@@ -178,6 +182,33 @@ class FrameChannel(FrameConnection):
         with self._receiving:
             self.drain_reply()
             return super().exchange(frame, limit)
+
+    def post(self, frame: processing_pb2.SessionRequest, take: Take) -> None:
+        """Send a frame and return at once. `take` gets its reply before the reply to any later frame is received.
+
+        `take` is called on the engine's thread. It raises LogitportError if the session cannot go on with the reply:
+        the connection is lost then.
+        """
+        with self._receiving:
+            self.drain_reply()
+            if len(self.sent) >= _MAX_POSTED:
+                self.receive_posted()
+            self.send(frame, take=take)
+
+    def receive_posted(self) -> None:
+        """Receive the replies to frames of `post`, up to the next other frame without a reply.
+
+        Raises:
+            ServerUnavailable: the connection was lost.
+        """
+        while self.sent and (take := self.sent[0].take) is not None:
+            self.transport.reply_limit = self.sent[0].limit
+            try:
+                take(self._read(self.transport.receive()))
+            except (ServerUnavailable, SessionClosed):
+                raise
+            except LogitportError as error:
+                raise self.lose(error) from None
 
     def begin(
         self,
@@ -204,17 +235,18 @@ class FrameChannel(FrameConnection):
             if self._lost is not None:
                 raise self._lost
             seq, transport = self.seq + 1, self.transport
-            transport.reply_limit = self.step_limit
+            transport.reply_limit = self.step_limit + (sum(each.limit for each in self.sent) if self.sent else 0.0)
             transport.send_bytes(serialize(seq))
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
             sent.error = error
         else:
-            self.seq, self.expected = seq, "edits"
+            self.seq = seq
+            self.sent.append(SentFrame(seq, "edits", self.step_limit))
             self._begun = sent
             self._begun_at = _clock()
-            if self._overlaps:
+            if self._overlaps and len(self.sent) == 1:
                 transport.leave_reply(reader, seq, num_rows)
         return sent
 
@@ -235,9 +267,13 @@ class FrameChannel(FrameConnection):
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
-        """The transport, and the number of the frame without a reply, or None. For any thread."""
+        """The transport, and the number of the frame with an awaited reply, or None. For any thread."""
         transport = self.transport
-        return (transport, self.seq) if self.expected and not transport.has_ended else None
+        try:
+            last = self.sent[-1]
+        except IndexError:
+            return None
+        return (transport, last.seq) if last.take is None and not transport.has_ended else None
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
@@ -246,6 +282,7 @@ class FrameChannel(FrameConnection):
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
         with self._receiving:
             self.drain_reply()
+            self.receive_posted()
             self.send(processing_pb2.SessionRequest(open_region=opening))
             data, memory = self.transport.receive_region(size_bytes)
             reply = self._parse(data)
@@ -256,18 +293,13 @@ class FrameChannel(FrameConnection):
             )
         return reply.region_opened.region_id, memory
 
-    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> None:
+    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf, take: Take | None = None) -> None:
         self.check()
-        super().send(frame, limit)
+        super().send(frame, limit, take)
 
     def receive(self) -> processing_pb2.SessionResponse:
-        reply = super().receive()
-        if reply.HasField("added"):
-            self.retirements += reply.added.regions_retired
-            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
-        elif reply.HasField("edits"):
-            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
-        return reply
+        self.receive_posted()
+        return super().receive()
 
     def close(self) -> None:
         """End the session. May be called twice."""
@@ -296,15 +328,28 @@ class FrameChannel(FrameConnection):
     def _receive_begun(self, sent: SentStep[Any]) -> None:
         self._begun = None
         try:
+            self.receive_posted()
+            self.transport.reply_limit = self.step_limit
             received = self.transport.receive_step()
-            reply: core.StepReply | processing_pb2.StepEdits
-            if isinstance(received, bytes):
-                read = None if sent.reader is None else sent.reader.read(received, self.seq, sent.num_rows)
-                reply = self._parse(received).edits if read is None else read
-            else:
+            reply: core.StepReply | processing_pb2.StepEdits | None = None
+            if not isinstance(received, bytes):
                 reply = received
-            self.expected = ""
+            elif sent.reader is not None:
+                reply = sent.reader.read(received, self.seq, sent.num_rows)
+            if reply is None:
+                reply = self._parse(cast("bytes", received)).edits
+            else:
+                self.sent.popleft()
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
             sent.reply = sent.read(sent.content, reply)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
             sent.error = error
+
+    def _read(self, data: bytes) -> processing_pb2.SessionResponse:
+        reply = super()._read(data)
+        if reply.HasField("added"):
+            self.retirements += reply.added.regions_retired
+            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
+        elif reply.HasField("edits"):
+            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
+        return reply

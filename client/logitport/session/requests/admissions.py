@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, from_proto
 from logitport.session.requests.program_trust import LeftToServer
-from logitport.session.requests.request_frames import add_frames, check_added, removal
+from logitport.session.requests.request_frames import add_frames, check_added, removal, take_removed
 from logitport.session.requests.request_table import late_error
 from logitport.system.backoff import NONE, Backoff
 from logitport_proto import processing_pb2
@@ -88,8 +88,8 @@ class Admissions:
             self.begin(processing_pb2.AddRequests(in_background=True))
 
     def drop(self, handles: Sequence[Handle]) -> None:
-        """Make the server drop requests."""
-        self._channel.exchange(removal(handles))
+        """Make the server drop requests. Does not wait for its reply."""
+        self._channel.post(removal(handles), take_removed)
 
     def end_restoring(self, handles: Iterable[Handle]) -> None:
         """Fail these requests if they are `restoring` and have on_error="abort"; their step cannot wait for them."""

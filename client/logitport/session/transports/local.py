@@ -171,6 +171,8 @@ class LocalTransport(Transport):
 
     def _receive_frame(self) -> bytes:
         try:
+            if self.reply_limit != self._enforced_limit:
+                self._enforce(self.reply_limit)
             reply = self._incoming.receive(self._deadline())
         except LimitExceeded as error:
             raise self._too_large(error) from None
@@ -193,8 +195,11 @@ class LocalTransport(Transport):
             return
         deadline, rest = self._deadline(), memoryview(frame)[sent:]
         while rest:  # the server may receive one byte after another
-            wait_until_ready(self._connection, select.POLLOUT, deadline)
-            rest = rest[self._connection.send(rest, socket.MSG_DONTWAIT) :]
+            events = wait_until_ready(self._connection, select.POLLOUT | select.POLLIN, deadline)
+            if events & select.POLLOUT:
+                rest = rest[self._connection.send(rest, socket.MSG_DONTWAIT) :]
+            else:  # the server receives nothing while it waits for room for a reply to an earlier frame
+                self._incoming.receive_ahead()
 
     def _enforce(self, reply_limit: float) -> None:
         """Set the kernel's timeout of each read and write."""
