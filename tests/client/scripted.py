@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport import LogitportError, ServerUnavailable, SessionClosed
+from logitport import LogitportError, NotFound, ServerUnavailable, SessionClosed
 from logitport.errors import to_proto
 from logitport.session import Session
 from logitport.session.transports.base import Transport
@@ -76,6 +76,36 @@ class Background:
     def end(self, slot: int, generation: int, error: LogitportError | None = None, **fields: Any) -> None:
         outcome = {"error": to_proto(error)} if error is not None else {"chain": self.chains.get(slot)}
         self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **{**outcome, **fields}))
+
+
+class Restoring(Background):
+    """Admits requests of `team/slow` in the background, and reports those of a step that it does not have."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__(script)
+        self.missing: set[int] = set()
+        # Called at each frame that only collects results.
+        self.on_collect: Callable[[], object] = lambda: None
+
+    def answer(self, frame: Any) -> dict[str, Any]:
+        if frame.HasField("step"):
+            stepped = set(np.frombuffer(frame.step.slots, "<i4").tolist())
+            failures = [failure(slot, NotFound("no request")) for slot in sorted(stepped & self.missing)]
+            return edits_reply(failures=failures, ended_admissions=len(self.ended))
+        if not (frame.HasField("add") and frame.add.in_background):
+            self.missing -= {one.slot for one in frame.add.requests}
+            return dict(self.script.correct(frame))
+        if not frame.add.requests:
+            self.on_collect()
+        slow = [bool(one.request.processors) and "slow" in str(one.request.processors) for one in frame.add.requests]
+        self.missing |= {one.slot for one, is_slow in zip(frame.add.requests, slow, strict=True) if is_slow}
+        self.missing -= {one.slot for one in self.ended if not one.HasField("error")}
+        added = processing_pb2.RequestsAdded(reads_logits=bytes(len(slow)), ended=self.ended)
+        added.chains.extend(admitted(frame))
+        self.record(frame)
+        added.pending = bytes(slow) if any(slow) else b""
+        self.ended.clear()
+        return {"added": added}
 
 
 class Script(Transport):

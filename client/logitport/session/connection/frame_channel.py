@@ -40,13 +40,16 @@ class SentStep(Generic[_Reply]):
         content: what the step holds.
         reader: reads the bytes of a usual reply before `read`; None if they must be parsed.
         num_rows: number of rows of the step.
+        is_read_later: whether `FrameChannel.read_later` reads the reply, after those to the frames before it.
 
     Attributes:
         reply: what `read` has returned; None before the reply was received, and after an error.
         error: the error that replaced the reply, or None.
+        frame: of the step, once it was received.
+        received: the reply that is read later, once it was received.
     """
 
-    __slots__ = ("content", "error", "num_rows", "read", "reader", "reply")
+    __slots__ = ("content", "error", "frame", "is_read_later", "num_rows", "read", "reader", "received", "reply")
 
     def __init__(
         self,
@@ -54,11 +57,16 @@ class SentStep(Generic[_Reply]):
         content: object,
         reader: core.ReplyReader | None,
         num_rows: int,
+        *,
+        is_read_later: bool = False,
     ) -> None:
         self.read = read
         self.content = content
         self.reader = reader
         self.num_rows = num_rows
+        self.is_read_later = is_read_later
+        self.frame: SentFrame | None = None
+        self.received: bytes | core.StepReply = b""
         self.reply: _Reply | None = None
         self.error: Exception | None = None
 
@@ -204,7 +212,7 @@ class FrameChannel(FrameConnection):
         while self.sent and (take := self.sent[0].take) is not None:
             self.transport.reply_limit = self.sent[0].limit
             try:
-                take(self._read(self.transport.receive()))
+                take(self._read(self.transport.receive(), self.sent.popleft()))
             except (ServerUnavailable, SessionClosed):
                 raise
             except LogitportError as error:
@@ -217,6 +225,8 @@ class FrameChannel(FrameConnection):
         content: object,
         reader: core.ReplyReader | None,
         num_rows: int,
+        *,
+        is_read_later: bool = False,
     ) -> SentStep[_Reply]:
         """Send a step and return at once.
 
@@ -226,11 +236,12 @@ class FrameChannel(FrameConnection):
             content: see `SentStep`.
             reader: see `SentStep`.
             num_rows: see `SentStep`.
+            is_read_later: see `SentStep`.
         """
         with self._receiving:
             if self._begun is not None:
                 self.drain_reply()
-        sent = SentStep(read, content, reader, num_rows)
+        sent = SentStep(read, content, reader, num_rows, is_read_later=is_read_later)
         try:
             if self._lost is not None:
                 raise self._lost
@@ -246,7 +257,7 @@ class FrameChannel(FrameConnection):
             self.sent.append(SentFrame(seq, "edits", self.step_limit))
             self._begun = sent
             self._begun_at = _clock()
-            if self._overlaps and len(self.sent) == 1:
+            if self._overlaps and len(self.sent) == 1 and not is_read_later:
                 transport.leave_reply(reader, seq, num_rows)
         return sent
 
@@ -258,6 +269,11 @@ class FrameChannel(FrameConnection):
                     self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
                     self._receive_begun(sent)
         return sent.reply
+
+    def read_later(self, sent: SentStep[_Reply], reader: core.ReplyReader | None) -> _Reply:
+        """Read the reply to a step that was received, and left for later. Raises the errors of `SentStep.read`."""
+        sent.reader = reader
+        return self._read_step(sent)
 
     def drain_reply(self) -> None:
         """Receive the reply to the step that `begin` sent, if there is none yet, so that another frame can be sent."""
@@ -285,7 +301,7 @@ class FrameChannel(FrameConnection):
             self.receive_posted()
             self.send(processing_pb2.SessionRequest(open_region=opening))
             data, memory = self.transport.receive_region(size_bytes)
-            reply = self._parse(data)
+            reply = self._parse(data, self.sent.popleft())
         if memory is None:
             raise LogitportError(
                 "the server opened a region, but no descriptor arrived; check this process's limit of open files "
@@ -330,23 +346,29 @@ class FrameChannel(FrameConnection):
         try:
             self.receive_posted()
             self.transport.reply_limit = self.step_limit
-            received = self.transport.receive_step()
-            reply: core.StepReply | processing_pb2.StepEdits | None = None
-            if not isinstance(received, bytes):
-                reply = received
-            elif sent.reader is not None:
-                reply = sent.reader.read(received, self.seq, sent.num_rows)
-            if reply is None:
-                reply = self._parse(cast("bytes", received)).edits
-            else:
-                self.sent.popleft()
-            self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
-            sent.reply = sent.read(sent.content, reply)
+            sent.received, sent.frame = self.transport.receive_step(), self.sent.popleft()
+            if not sent.is_read_later:
+                sent.reply = self._read_step(sent)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
             sent.error = error
 
-    def _read(self, data: bytes) -> processing_pb2.SessionResponse:
-        reply = super()._read(data)
+    def _read_step(self, sent: SentStep[_Reply]) -> _Reply:
+        received, frame = sent.received, sent.frame
+        assert frame is not None  # noqa: S101 - it was received
+        reply: core.StepReply | processing_pb2.StepEdits | None = None
+        if not isinstance(received, bytes):
+            reply = received
+        elif sent.reader is not None:
+            reply = sent.reader.read(received, frame.seq, sent.num_rows)
+        if reply is None:
+            reply = self._parse(cast("bytes", received), frame).edits
+        if not sent.is_read_later:
+            sent.received = b""  # it may be large
+        self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
+        return sent.read(sent.content, reply)
+
+    def _read(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
+        reply = super()._read(data, sent)
         if reply.HasField("added"):
             self.retirements += reply.added.regions_retired
             self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)

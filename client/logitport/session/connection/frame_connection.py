@@ -122,7 +122,7 @@ class FrameConnection:
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the first frame without one. Raises the server's error if it refused the frame."""
         self.transport.reply_limit = self.sent[0].limit
-        return self._parse(self.transport.receive())
+        return self._parse(self.transport.receive(), self.sent.popleft())
 
     def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the errors of `send` and `receive`."""
@@ -167,16 +167,16 @@ class FrameConnection:
         # A frame without requests starts those that were admitted in the background.
         return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
-    def _parse(self, data: bytes) -> processing_pb2.SessionResponse:
-        """Parse the reply to the first frame without one. Raises the errors of `receive`."""
-        reply = self._read(data)
+    def _parse(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
+        """Parse the reply to a frame. Raises the errors of `receive`."""
+        reply = self._read(data, sent)
         if reply.HasField("error"):
             raise from_proto(reply.error)
         return reply
 
-    def _read(self, data: bytes) -> processing_pb2.SessionResponse:
+    def _read(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
         """Parse a reply as `_parse`, and return an error of the server. Raises LogitportError for a wrong reply."""
-        seq, expected, *_ = self.sent.popleft()
+        seq, expected = sent.seq, sent.reply
         try:
             reply = processing_pb2.SessionResponse.FromString(data)
         except DecodeError as error:
