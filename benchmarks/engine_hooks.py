@@ -2,7 +2,8 @@
 
 The engines are those of `tests/engine_batches.py`: their batches as the hooks see them, without a model. All get the
 same ids, in turn, each with its own session. A step is what blocks the engine: the hook's calls before and after the
-forward pass, the session's step included.
+forward pass, the session's step included. Where requests begin and end, the forward pass takes a few milliseconds,
+which are not counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +44,22 @@ _BARS: dict[type[EngineRows], float | None] = {
     SecondRunnerRows: 2.0,
     SchedulerRows: 1.5,
 }
-_REPLACED_ROWS = 64
+# Of a forward pass, where requests begin and end: the server needs less.
+_FORWARD_SECONDS = 0.005
+
+
+class Case(NamedTuple):
+    """An engine to measure.
+
+    Attributes:
+        engine: the engine.
+        replaces: whether one of its requests ends and another one begins in each step.
+        forward_seconds: of its forward pass.
+    """
+
+    engine: type[EngineRows]
+    replaces: bool = False
+    forward_seconds: float = 0.0
 
 
 def run() -> Report:
@@ -54,24 +71,28 @@ def _steady(where: str) -> Iterator[BarLine]:
     """Steps of the same requests."""
     with _connected(where) as client:
         for rows in (8, 64, 256):
-            seconds = _race(client, [SessionRows, *_BARS], rows, replaces=False)
-            reference = seconds[SessionRows]
+            seconds = _race(client, [Case(engine) for engine in (SessionRows, *_BARS)], rows)
+            reference = seconds[Case(SessionRows)]
             for engine, bar in _BARS.items():
-                compared = ratio(seconds[engine], reference, LOWER_QUARTILE)
+                compared = ratio(seconds[Case(engine)], reference, LOWER_QUARTILE)
                 yield BarLine(f"{where}, {rows} rows: a step, {engine.name} ÷ a session's", compared, bar)
             case = f"{where}, {rows} rows: a session's step"
             yield BarLine(case, over_rounds(np.quantile(reference, LOWER_QUARTILE, axis=1) * 1e6), None, "µs")
 
 
 def _changes() -> Iterator[BarLine]:
-    """Steps in each of which a request ends and another one begins."""
+    """Steps in each of which a request ends and another one begins, and steps of the same engine without that."""
     for where, bar in (("local", 2.0), ("grpc", 3.0)):
         with _connected(where) as client:
-            steady = _race(client, [SessionRows], _REPLACED_ROWS, replaces=False)[SessionRows]
             for engine in _BARS:
-                seconds = _race(client, [engine], _REPLACED_ROWS, replaces=True)[engine]
-                case = f"{where}, {_REPLACED_ROWS} rows, one of them replaced: a step, {engine.name} ÷ a session's"
-                yield BarLine(case, ratio(seconds, steady, LOWER_QUARTILE), bar)
+                seconds = _race(
+                    client, [Case(engine, False, _FORWARD_SECONDS), Case(engine, True, _FORWARD_SECONDS)], 64
+                )
+                steady, changed = seconds.values()
+                case = f"{where}, 64 rows, one of them replaced: a step, {engine.name} ÷ its step without that"
+                yield BarLine(case, ratio(changed, steady, LOWER_QUARTILE), bar)
+                case = f"{where}, 64 rows: a step, {engine.name}, beside the forward pass"
+                yield BarLine(case, over_rounds(np.quantile(steady, LOWER_QUARTILE, axis=1) * 1e6), None, "µs")
 
 
 @contextmanager
@@ -86,33 +107,50 @@ def _connected(where: str) -> Iterator[Client]:
             yield client
 
 
-def _race(
-    client: Client, engines: Sequence[type[EngineRows]], rows: int, *, replaces: bool
-) -> dict[type[EngineRows], NDArray[np.float64]]:
-    """Seconds of each step, float64[rounds, steps], of these engines in turn."""
+def _race(client: Client, cases: Sequence[Case], rows: int) -> dict[Case, NDArray[np.float64]]:
+    """Seconds of each step, float64[rounds, steps], of these cases in turn."""
     draw = np.random.default_rng(rows)
     logits = torch.zeros(rows, _VOCAB_SIZE)
-    table = np.empty((len(engines), _WARM_UP + ROUNDS * _STEPS))
+    table = np.empty((len(cases), _WARM_UP + ROUNDS * _STEPS))
     with ExitStack() as stack:
         running = []
-        for engine in engines:  # one after the other: each patches its engine's modules
-            running.append(stack.enter_context(engine(client, _CHAIN, rows, _VOCAB_SIZE)))
+        for case in cases:  # one after the other: each patches its engine's modules
+            running.append(stack.enter_context(case.engine(client, _CHAIN, rows, _VOCAB_SIZE)))
             running[-1].step(logits)
         gc.collect()
         gc.freeze()
         for step in range(table.shape[1]):
             token_ids = draw.integers(100, _VOCAB_SIZE, rows).tolist()
-            order = list(range(len(engines)))
+            order = list(range(len(cases)))
             for index in order if step % 2 else reversed(order):
-                if replaces:
+                if cases[index].replaces:
                     running[index].replace(step % rows)
                 running[index].append(token_ids)
+                forward = _Forward(cases[index].forward_seconds)
                 began = time.perf_counter()
-                running[index].step(logits)
-                table[index, step] = time.perf_counter() - began
+                running[index].step(logits, forward)
+                table[index, step] = time.perf_counter() - began - forward.taken
         gc.unfreeze()
-    measured = table[:, _WARM_UP:].reshape(len(engines), ROUNDS, _STEPS)
-    return dict(zip(engines, measured, strict=True))
+    measured = table[:, _WARM_UP:].reshape(len(cases), ROUNDS, _STEPS)
+    return dict(zip(cases, measured, strict=True))
+
+
+class _Forward:
+    """A forward pass, during which the engine's thread does nothing.
+
+    Attributes:
+        taken: seconds that it took.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.taken = 0.0
+
+    def __call__(self) -> None:
+        if self._seconds:
+            began = time.perf_counter()
+            time.sleep(self._seconds)
+            self.taken = time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -19,10 +19,14 @@ from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import requested_chain, v1, v2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 EOS = 1
 PROMPT = [5, 6, 7]
+
+
+def no_time() -> None:
+    """Stand for a forward pass that takes no time."""
 
 
 class EngineRows(ABC):
@@ -51,8 +55,8 @@ class EngineRows(ABC):
         """Add the sampled id of each row, as the engine does."""
 
     @abstractmethod
-    def step(self, logits: torch.Tensor) -> None:
-        """Run the calls of a step."""
+    def step(self, logits: torch.Tensor, forward: Callable[[], object] = no_time) -> None:
+        """Run the calls of a step. `forward` stands for the forward pass, and is called where the engine runs it."""
 
     def replace(self, row: int) -> None:
         """End the request of a row, and begin another one, in the next step."""
@@ -80,12 +84,14 @@ class SessionRows(EngineRows):
     def append(self, token_ids: Sequence[int]) -> None:
         self.token_ids = token_ids
 
-    def step(self, logits: torch.Tensor) -> None:
+    def step(self, logits: torch.Tensor, forward: Callable[[], object] = no_time) -> None:
         if self.token_ids is None:
             new_ids: dict[Any, list[int]] = {handle: [] for handle in self.handles}
         else:
             new_ids = {handle: [token_id] for handle, token_id in zip(self.handles, self.token_ids)}  # noqa: B905
-        self.session.step(new_ids).apply(logits, check=False)
+        pending = self.session.step(new_ids)
+        forward()
+        pending.apply(logits, check=False)
 
 
 class VllmRows(EngineRows):
@@ -155,12 +161,13 @@ class FirstRunnerRows(VllmRows):
             if name not in new:
                 ids.append(-1 if self.asynchronous else token_id)
 
-    def step(self, logits: torch.Tensor) -> None:
+    def step(self, logits: torch.Tensor, forward: Callable[[], object] = no_time) -> None:
         update = None
         if self.added or self.removed:
             update = SimpleNamespace(removed=self.removed, added=self.added, moved=[], batch_size=self.rows)
             self.added, self.removed = [], []
         self.execute(SimpleNamespace(num_scheduled_tokens={}), update)
+        forward()
         if self.asynchronous:
             for ids, token_id in zip(self.input_batch.req_output_token_ids, self.pending):  # noqa: B905 - none at first
                 if ids:
@@ -229,9 +236,10 @@ class SecondRunnerRows(VllmRows):
             seq_lens_upper_bound_np=self.total_len.gpu.numpy()[self.slots],
         )
 
-    def step(self, logits: torch.Tensor) -> None:
+    def step(self, logits: torch.Tensor, forward: Callable[[], object] = no_time) -> None:
         self.new = set()
         self.execute(SimpleNamespace(preempted_req_ids=None, finished_req_ids=self.finished))
+        forward()
         self.finished = []
         self.hook.apply(logits, self.context)
 
@@ -291,8 +299,9 @@ class SchedulerRows(EngineRows):
             if row not in self.new:
                 req.output_ids.append(token_id)
 
-    def step(self, logits: torch.Tensor) -> None:
+    def step(self, logits: torch.Tensor, forward: Callable[[], object] = no_time) -> None:
         self.new = set()
+        forward()
         self.hook.process(logits, list(self.custom_params))
 
 

@@ -63,8 +63,33 @@ class Favors(EditProcessor):
         edits.force(request.params["token_id"])
 
 
+def test_the_loop_without_a_wait(client: Client) -> None:
+    program, _ = blocks(OWN)
+    made: dict[str, Any] = {}
+    exec(program, made)
+    ended: dict[str, LogitportError] = {}
+    arrived = [
+        Request([1], processors=[(Favors, params)], request_id=name)
+        for name, params in (("good", {"token_id": 5}), ("bad", {}))
+    ]
+    denied: list[Any] = []
+
+    def forward(rows: Any) -> Any:
+        denied.append(np.zeros((len(rows), 8), np.float32))
+        return denied[-1]
+
+    with client.session(vocab_size=8) as session:
+        running: dict[Handle, list[int]] = {}
+        result = made["decode_step"](session, running, arrived, [], forward, ended.__setitem__)
+        assert [(name, type(error)) for name, error in ended.items()] == [("bad", InvalidArgument)]
+        good, bad = running
+        assert (denied[-1][0].argmax(), list(result.failures)) == (5, [bad])
+        result = made["decode_step"](session, {good: [5]}, arrived[:1], [bad], forward, ended.__setitem__)
+        assert (denied[-1].argmax(axis=1).tolist(), result.failures, len(session)) == ([5, 5], {}, 2)
+
+
 def test_the_loop_with_slow_admissions(client: Client) -> None:
-    (program,) = blocks(OWN)
+    _, program = blocks(OWN)
     made: dict[str, Any] = {}
     exec(program, made)
     ended: dict[str, LogitportError] = {}

@@ -108,17 +108,23 @@ everywhere = pytest.mark.parametrize("where", WHERE)
 def test_random_sessions_equal_the_interpreter(client: Client, where: str, transport: Any) -> None:
     random = np.random.default_rng(len(where))
     tokens: dict[Handle, tuple[Chain, list[int], list[int]]] = {}
+    entered = 0
     with opened(client, where, transport, max_draft_tokens=3) as session:
         for _ in range(50):
             if len(tokens) < 8 and random.random() < 0.6:
                 chain = CHAINS[random.integers(len(CHAINS))]
                 prompt = random.integers(VOCAB, size=random.integers(1, 10)).tolist()
                 request = Request(prompt, processors=chain)
-                handle = session.add(request) if random.random() < 0.5 else session.begin_add([request])[0].result(30)
-                assert handle.sends_logits == any(
-                    processor is AddOne or ("server" in where and processor in [one.program for one in PROGRAMS])
-                    for processor, _ in chain
-                )
+                add = random.integers(3)
+                if add == 0:
+                    (handle,) = session.enter([request])
+                    entered += 1
+                else:
+                    handle = session.add(request) if add == 1 else session.begin_add([request])[0].result(30)
+                    assert handle.sends_logits == any(
+                        processor is AddOne or ("server" in where and processor in [one.program for one in PROGRAMS])
+                        for processor, _ in chain
+                    )
                 tokens[handle] = chain, prompt, []
             elif tokens and random.random() < 0.2:
                 gone = list(tokens)[random.integers(len(tokens))]
@@ -146,7 +152,8 @@ def test_random_sessions_equal_the_interpreter(client: Client, where: str, trans
                 np.testing.assert_array_equal(np.asarray(got[row]), wanted, err_msg=f"{chain} {offset}")
             with_chain = sum(len(tokens[handle][0]) for handle, _ in rows)
             assert sum(result.rows_applied.values()) == with_chain
-        assert session.resyncs == session.reconnects == 0
+        # A server that loads a class has not appended the ids of the step meanwhile.
+        assert (session.resyncs <= entered, session.reconnects) == (True, 0)
 
 
 @everywhere

@@ -161,8 +161,10 @@ class Handle:
 
     def continue_report(self, earlier: Handle) -> None:
         """Let the report include that of an earlier handle of the same request."""
-        self.log = log = earlier.log or ReportLog()
-        log.rows_before += earlier.history.rows_applied
+        own, self.log = self.log, earlier.log or ReportLog()
+        self.log.rows_before += earlier.history.rows_applied
+        if own is not None:
+            self.log.extend(own)
 
     def reporting(self) -> ReportLog:
         """Return the log, which is made at the first call."""

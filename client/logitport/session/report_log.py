@@ -61,6 +61,15 @@ class ReportLog:
             reported, left_out = None, left_out + 1
         self._entries.append(_LoggedEvent(event, reported, position, left_out, draft_offset, path))
 
+    def extend(self, later: ReportLog) -> None:
+        """Add the events and failures of a log that began after this one."""
+        for entry in later._entries:
+            full = entry.event is not None and self._events() >= MAX_REQUEST_EVENTS
+            self._entries.append(entry._replace(event=None, left_out=entry.left_out + 1) if full else entry)
+        self._left_out += later._left_out
+        self.rows_skipped += later.rows_skipped
+        self.error = later.error or self.error
+
     def _events(self) -> int:
         return sum(entry.event is not None for entry in self._entries)
 

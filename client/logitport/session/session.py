@@ -131,7 +131,8 @@ class Session:
         call. A call with more rows than before, or after a reconnect, makes a new buffer, and does not copy the old
         contents.
 
-        Use the buffer until the next `add`, `begin_add` or `poll`, and then call again. A processor in a worker may
+        Use the buffer until the next `add`, `begin_add`, `enter` or `poll`, and then call again, which waits for the
+        admissions of `enter`. A processor in a worker may
         have had exclusive use of the buffer, and that worker keeps write access. If a request of another trust domain
         is added, the buffer is retired: a step applied to it raises InvalidArgument, and the next call returns another
         buffer. A buffer that was replaced by a larger one is retired at the next `add` of any request; until then steps
@@ -148,6 +149,8 @@ class Session:
         num_rows = count(rows, "rows", 0)
         if self._table.restoring:
             self._requests.collect()  # now, because it may retire the buffer
+        if self._table.entering:
+            self._requests.end_entering()  # for the same reason
         return self._requests.with_reconnect(lambda: self._buffer.rows(num_rows))
 
     def add(self, request: Request) -> Handle:
@@ -179,6 +182,35 @@ class Session:
             self._buffer.request_added()  # they may have been admitted at once
         return pending
 
+    def enter(self, requests: Iterable[Request], *, seconds: float = 5.0) -> list[Handle]:
+        """Admit requests without waiting: they may take part in the next step at once, and each step after it.
+
+        Their frame is written before the step's, and the reply is received with the step's reply, after the forward
+        pass. The method that finishes the step, such as `PendingStep.apply`, then waits for admissions that have not
+        ended, because their processors load, and for programs that the engine is to run: no row is left unedited.
+
+        A request that the server refuses fails in its steps, with the error that `add` would raise; remove it then. So
+        does a request whose admission takes longer than `seconds` after the forward pass, with ProcessorFailed. Until
+        the first step of a request is finished, its handle does not state what the server has admitted, such as
+        `Handle.processors`.
+
+        Args:
+            requests: sent with one frame, or several for very long histories. The session waits for the reply to a
+                frame of more than 256 KiB.
+            seconds: how long a step waits for the admissions of these requests.
+
+        Returns:
+            Their handles, in the order of `requests`.
+
+        Raises:
+            InvalidArgument: a request cannot be sent. None is admitted.
+            LimitExceeded: more requests than the session may hold. None is admitted.
+        """
+        handles = self._requests.enter(list(requests), seconds)
+        if handles:
+            self._buffer.request_added()
+        return handles
+
     def poll(self) -> list[PendingRequest]:
         """Return the requests of `begin_add` with an admission that has ended since the last call, each once.
 
@@ -188,7 +220,7 @@ class Session:
         return self._requests.poll()
 
     def remove(self, *handles: Handle) -> None:
-        """Drop requests and their state, with one frame and one wait for its reply.
+        """Drop requests and their state, with one frame. Does not wait for its reply, which the next step receives.
 
         Raises:
             NotFound: one is not of this session, was removed, or occurs twice. None is dropped.
@@ -225,15 +257,23 @@ class Session:
         """
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
+        if self._requests.admissions.answers:
+            self._requests.settle()
         content = self._reader.read(new_token_ids, drafts, rows, draft_parents)
         if self._table.restoring:
             self._leave_restoring(content.handles)
+        entering = self._table.entering_of(content.handles) if self._table.entering else ()
         steps = self._steps
         replies = steps.replies
         sent = self._channel.begin(
-            content.serialize, replies.read, content, replies.compiled(content), len(content.rows)
+            content.serialize,
+            replies.read,
+            content,
+            replies.compiled(content),
+            len(content.rows),
+            is_read_later=bool(entering),
         )
-        pending = self._step_class(steps, content, sent)
+        pending = self._step_class(steps, content, sent, [each.handle for each in entering] if entering else ())
         if self._begun is not None:
             self._begun.superseded = True
         self._begun = pending

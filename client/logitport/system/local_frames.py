@@ -62,6 +62,17 @@ class FrameReceiver:
         self.received = data[end:]
         return data[_LENGTH_BYTES:end]
 
+    def receive_ahead(self) -> None:
+        """Receive what has arrived of the next frames. Raises OSError, also if the other end closed the connection."""
+        if len(self.received) > _LENGTH_BYTES + self._max_bytes:
+            raise LimitExceeded(
+                f"frames of {len(self.received)} bytes arrived together, which is over max_message_bytes"
+            )
+        data = self._connection.recv(_MAX_RECEIVED_BYTES)
+        if not data:
+            raise ConnectionResetError("the other end closed the connection")
+        self.received += data
+
     def receive_descriptors(self) -> list[int]:
         """Receive the file descriptors that are attached to the first byte of the next frame. Raises OSError."""
         data, descriptors, _, _ = socket.recv_fds(self._connection, _RECEIVED_BYTES, 1)
@@ -90,10 +101,14 @@ def with_length(frame: bytes) -> bytes:
     return LENGTH.pack(len(frame)) + frame
 
 
-def wait_until_ready(connection: socket.socket, event: int, deadline: float) -> None:
-    """Wait for an event of `select.poll`. Raises BlockingIOError at the deadline, in time.monotonic() seconds."""
+def wait_until_ready(connection: socket.socket, events: int, deadline: float) -> int:
+    """Wait for one of these events of `select.poll`, and return those that have come.
+
+    Raises BlockingIOError at the deadline, in time.monotonic() seconds.
+    """
     poll = select.poll()
-    poll.register(connection, event)
+    poll.register(connection, events)
     seconds = deadline - time.monotonic()
-    if seconds <= 0 or not poll.poll(seconds * 1000):
+    if seconds <= 0 or not (ready := poll.poll(seconds * 1000)):
         raise BlockingIOError("the deadline has passed")
+    return ready[0][1]

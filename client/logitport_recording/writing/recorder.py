@@ -217,7 +217,7 @@ class Recorder:
                 sampling_params=message.sampling_params,
                 on_error=message.on_error,
             )
-            describe = functools.partial(self._describe, message, handle.processors, handle.names)
+            describe = functools.partial(self._describe, handle)  # later: its admission may not have ended yet
             began = RequestBegan(key=key, request=request), describe
         drafted = _column(np.array(drafts, np.int32)) if drafts else b""
         parents = _column(np.array(drafts.parents, np.int32)) if drafts.parents else b""
@@ -225,9 +225,9 @@ class Recorder:
         tracked.steps += 1
         return part
 
-    def _describe(self, message: Request, digests: Sequence[str], names: Sequence[str]) -> Iterator[RecordedProcessor]:
+    def _describe(self, handle: RecordableRequest) -> Iterator[RecordedProcessor]:
         """Describe the processors of a request. At its admission, digests have replaced their registered names."""
-        for call, admitted, name in zip(message.processors, digests, names, strict=False):
+        for call, admitted, name in zip(handle.message.processors, handle.processors, handle.names, strict=False):
             by = call.processor.WhichOneof("by")
             if by == "builtin":
                 yield RecordedProcessor(builtin=call.processor.builtin, params=call.params)

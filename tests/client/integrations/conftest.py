@@ -91,16 +91,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The frames that admit and remove requests, and their numbers of requests."""
     recorded: list[tuple[str, int]] = []
-    exchange = FrameChannel.exchange
+    send = FrameChannel.send
 
-    def record(channel: FrameChannel, frame: Any) -> Any:
+    def record(channel: FrameChannel, frame: Any, *options: Any, **named: Any) -> None:
         if frame.HasField("add"):
             recorded.append(("add", len(frame.add.requests)))
         elif frame.HasField("remove"):
             recorded.append(("remove", len(frame.remove.slots) // 4))
-        return exchange(channel, frame)
+        send(channel, frame, *options, **named)
 
-    monkeypatch.setattr(FrameChannel, "exchange", record)
+    monkeypatch.setattr(FrameChannel, "send", record)
     return recorded
 
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from logitport import Client, EditProcessor, InvalidArgument, Request, RequestsFailed, ServerUnavailable
-from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, RequestEvent
+from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, RequestEvent, RowEvent
 from logitport.report import Report, ReportedProcessor
 from logitport.session.report_log import ReportLog
 from tests.toy_processors import AddOneInPlace
@@ -197,14 +197,33 @@ def test_a_report_stays_after_the_request_was_removed(session: Session, mapping:
     assert (events(handle), handle.report.rows_applied) == ([("budget_hit", 0, {"at": 3})], 1)
 
 
-def test_another_handle_of_a_request_continues_its_report(session: Session, mapping: Any) -> None:
+@pytest.mark.parametrize("after_its_step", [False, True])
+def test_another_handle_of_a_request_continues_its_report(session: Session, mapping: Any, after_its_step: bool) -> None:
     before = session.add(Request([5, 7, 7, 7], processors=[BUDGET]))
     step(session, mapping, {before: []}, None)
     session.remove(before)
     handle = session.add(Request([5, 7, 7, 7], [6], processors=[BUDGET]))
-    handle.continue_report(before)
+    if not after_its_step:
+        handle.continue_report(before)
     step(session, mapping, {handle: []}, None)
+    if after_its_step:
+        handle.continue_report(before)
     assert (events(handle), handle.report.rows_applied) == ([("budget_hit", 0, {"at": 3})], 2)
+    handle.reporting().error = "X"
+    last = session.add(Request([5], [6], processors=[BUDGET]))
+    last.continue_report(handle)
+    assert (last.report.error, last.report.rows_applied) == ("X", 2)
+
+
+def test_the_events_of_two_handles_are_limited_together(session: Session, mapping: Any) -> None:
+    first, second = (session.add(Request([5], processors=[BUDGET])) for _ in range(2))
+    for handle, position in ((first, 0), (second, 1)):
+        for _ in range(MAX_REQUEST_EVENTS - 1):
+            handle.reporting().add(RequestEvent(handle.slot, "thinking_budget", position, RowEvent("e", b"{}", 0)))
+    second.continue_report(first)
+    session.step({second: [2, 3]})
+    report = second.report
+    assert (len(report.events), report.events_left_out) == (MAX_REQUEST_EVENTS, MAX_REQUEST_EVENTS - 2)
 
 
 def test_the_events_of_a_shipped_processor(client: Client) -> None:

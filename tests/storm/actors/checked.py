@@ -31,6 +31,7 @@ class Running:
         since: begin of its last step that did not fail, or of its admission.
         harmful: whether its chain may fail at any time.
         skips: whether it goes on after a failure.
+        entered: whether its steps began before its admission had ended.
     """
 
     chain: Chain
@@ -43,6 +44,7 @@ class Running:
     since: float = 0.0
     harmful: bool = False
     skips: bool = False
+    entered: bool = False
     name: str = ""
 
 

@@ -87,6 +87,10 @@ class Engine(Actor):
                 if event["how"] == "add":
                     self._admitted(one, self._session.add(request))
                     return
+                if event["how"] == "entered":
+                    one.entered, (one.handle,) = True, self._session.enter([request], seconds=bound)
+                    self._running.append(one)
+                    return
                 (pending,) = self._session.begin_add([request])
         except LogitportError as error:
             self._failed(one, error)
@@ -283,7 +287,8 @@ class Engine(Actor):
     def _bound(self, chosen: list[Running]) -> float:
         """The longest duration of a step on an idle machine: docs/security.md, "Promises to other callers"."""
         shipped = self._fields(*chosen)["ships"]
-        return STEP_SECONDS + self._vocab * 1e-5 + (self.setting.step_seconds + 0.8 if shipped else 0)
+        admissions = ADD_SECONDS + self.setting.load_seconds if any(it.entered and not it.calls for it in chosen) else 0
+        return STEP_SECONDS + self._vocab * 1e-5 + (self.setting.step_seconds + 0.8 if shipped else 0) + admissions
 
     def _fields(self, *requests: Running) -> dict[str, Any]:
         return {"ships": any(chains.ships(one.chain) for one in requests)}

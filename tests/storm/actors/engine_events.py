@@ -37,7 +37,7 @@ def draw(
             do = random.choices(["steps", "add", "remove", "rewind", "apply", "poll"], [8, 5, 2, 2, 1, 1])[0]
             event = {"at": at, "do": do, "seed": random.randrange(1 << 30)}
             if do == "add":
-                event["how"] = random.choices(["add", "background", "cancelled"], [4, 3, 1])[0]
+                event["how"] = random.choices(["add", "background", "cancelled", "entered"], [4, 3, 1, 4])[0]
                 event["ids"] = _history_length(random, vocab)
             if do == "steps":
                 event["count"] = random.choice([1, 3, 10, 30])

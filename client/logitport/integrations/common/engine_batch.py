@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LogitportError
-from logitport.integrations.common.admission_time import AdmissionTime, begin_together
+from logitport.integrations.common.admission_time import enter_together
 from logitport.integrations.common.circuit_breaker import is_session_error
 from logitport.integrations.common.engine_step import force_ends, step_arguments
 from logitport.integrations.common.rows import rows_of, selection_of, write_back
@@ -57,7 +57,7 @@ class EngineBatch:
         options: returns the options of the session.
         ranks: the processes that sample the same rows; only the leader has a session.
         engine: its name, for errors.
-        admission_seconds: how long the admissions of a step may take; by default as in `AdmissionTime`.
+        admission_seconds: how long a step waits for admissions, after the forward pass; by default `MAX_SECONDS`.
 
     Attributes:
         sees_accepted_drafts: whether the hook ends the requests in `EngineStep.denied` whose drafts are accepted.
@@ -85,6 +85,8 @@ class EngineBatch:
         # What `send_changes` sends next.
         self._entering: dict[TrackedRequest, Callable[[], Request]] = {}
         self._leaving: list[Handle] = []
+        # Requests that were sent, and whose first step was not finished yet.
+        self._entered: set[TrackedRequest] = set()
         # Counts what makes a plan invalid.
         self._changes = 0
         self._begun: EngineStep | None = None
@@ -95,7 +97,7 @@ class EngineBatch:
         """A request has failed."""
 
     def on_admitted(self, request: Any) -> None:
-        """A request has its handle."""
+        """The server has admitted a request; its first step was processed."""
 
     def on_applied(self, step: EngineStep, result: StepResult) -> None:
         """The rows of a step were processed."""
@@ -105,7 +107,7 @@ class EngineBatch:
         return error
 
     def admit(self, request: TrackedRequest, make_request: Callable[[], Request]) -> None:
-        """Admit a request, beginning in `send_changes`. If that fails, the request fails in its first step."""
+        """Admit a request, which `send_changes` sends. If it is refused, the request fails in its first step."""
         if self._ranks.is_leader:
             self._changes += 1
             self._live.add(request)
@@ -117,20 +119,13 @@ class EngineBatch:
         self._live.discard(request)
         self._failing.discard(request)
         self._entering.pop(request, None)
+        self._entered.discard(request)
         handle, request.handle = request.handle, None
-        pending, request.pending = request.pending, None
-        if self._holder.session is None:
-            return
-        try:
-            if pending is not None:
-                pending.cancel()
-            elif handle is not None:
-                self._leaving.append(handle)
-        except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self._discard_session(error)
+        if handle is not None and self._holder.session is not None:
+            self._leaving.append(handle)
 
     def send_changes(self, stepped: Collection[TrackedRequest] = ()) -> None:
-        """Send the releases and the admissions since the last call: each kind in one frame, which waits.
+        """Send the releases and the admissions since the last call, each kind in one frame. Does not wait for replies.
 
         Those in `stepped`, whose step begins, fail if the session is lost.
         """
@@ -143,9 +138,9 @@ class EngineBatch:
                 self._discard_session(error, stepped)
         if self._entering:
             entering, self._entering = self._entering, {}
-            self._begin_admissions({it: make for it, make in entering.items() if it.error is None}, stepped)
+            self._send_admissions({it: make for it, make in entering.items() if it.error is None}, stepped)
 
-    def _begin_admissions(
+    def _send_admissions(
         self, entering: dict[TrackedRequest, Callable[[], Request]], stepped: Collection[TrackedRequest]
     ) -> None:
         made: dict[TrackedRequest, Request] = {}
@@ -156,9 +151,10 @@ class EngineBatch:
                     made[request] = make_request()
                 except Exception as error:  # noqa: BLE001 - as below
                     self.fail(request, error)
-            begun, errors = begin_together(session, made)
-            for request, pending in begun.items():
-                request.pending = pending
+            entered, errors = enter_together(session, made, self._admission_seconds)
+            for request, handle in entered.items():
+                request.handle = handle
+                self._entered.add(request)
             for request, refusal in errors.items():
                 self.fail(request, refusal)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
@@ -194,7 +190,7 @@ class EngineBatch:
         """Fail all these requests with the same error."""
         for request in requests:
             self.fail(request, error)
-            request.handle = request.pending = None
+            request.handle = None
 
     def is_steady(self, step: EngineStep) -> bool:
         """Return whether the same rows can be sent again: no request has entered, left or failed since this step.
@@ -211,7 +207,6 @@ class EngineBatch:
         try:
             if step.changes != self._changes:
                 self.send_changes(step.requests)
-                self._end_admissions(step)
                 self._plan(step)
             session = self._holder.session
             if step.handles and session is not None:
@@ -221,25 +216,6 @@ class EngineBatch:
                     self._pending = session.step(**step_arguments(step))
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error, step.requests)
-
-    def _end_admissions(self, step: EngineStep) -> None:
-        """Wait for the admissions of the step's requests. One that takes too long fails its request."""
-        session = self._holder.session
-        if session is None:
-            return
-        limited = AdmissionTime(session, self._admission_seconds)
-        for request in step.requests:
-            pending, request.pending = request.pending, None
-            if pending is None:
-                continue
-            try:
-                request.handle = limited.result(pending)
-                self.on_admitted(request)
-            except Exception as error:  # noqa: BLE001 - raising would end the engine
-                self.fail(request, error)
-                if is_session_error(error):
-                    self._discard_session(error, step.requests)
-                    return
 
     def _plan(self, step: EngineStep) -> None:
         """Select what is sent of the step: requests that have not failed."""
@@ -304,7 +280,7 @@ class EngineBatch:
             return [], None
         try:
             step.denied = {}
-            if self._ranks.is_single or any(handle.reads_logits for handle in step.handles):
+            if self._ranks.is_single or pending.reads_logits:
                 rows = rows_of(logits, step.selection)
                 result = pending.apply(rows, check=False)
                 if rows is not logits:
@@ -313,6 +289,8 @@ class EngineBatch:
                 edits = pending.edits(check=False)
                 result = pending.result  # type: ignore[assignment] # set, because the edits have arrived
             self._holder.breaker.record_success()
+            if self._entered:
+                self._report_admitted(step, result)
             self.on_applied(step, result)
             if not result.is_plain:
                 self._fail_rows(step, result)
@@ -320,6 +298,13 @@ class EngineBatch:
             self._discard_session(error, step.requests)
             return [], None
         return step.sent_rows, edits
+
+    def _report_admitted(self, step: EngineStep, result: StepResult) -> None:
+        """Report requests of which this was the first step, unless they have failed in it."""
+        for request in self._entered.intersection(step.requests):
+            self._entered.discard(request)
+            if request.error is None and request.handle not in result.failures:
+                self.on_admitted(request)
 
     def _fail_rows(self, step: EngineStep, result: StepResult) -> None:
         """Fail the requests with processors that failed, and those with a row in which every id is denied."""
@@ -344,9 +329,11 @@ class EngineBatch:
         self._holder.discard(error)
         self.fail_all([request for request in stepped if request not in self._entering], error)
         for request in self._live - self._entering.keys():
-            if request.handle is None and request.pending is None:
+            if request.handle is None:
                 continue  # it has failed, or it waits for another session
-            why = error if request.handle is None else self.error_of_lost(request.handle, error)  # type: ignore[arg-type]
+            is_new = request in self._entered
+            why = error if is_new else self.error_of_lost(request.handle, error)  # type: ignore[arg-type]
             if why is not None:
                 self.fail(request, why)
-            request.handle = request.pending = None
+            request.handle = None
+        self._entered.clear()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport.integrations.common.rows import Selection
-    from logitport.session import Handle, PendingRequest
+    from logitport.session import Handle
 
 
 @dataclass(eq=False, kw_only=True)
@@ -21,15 +21,13 @@ class TrackedRequest:
 
     Attributes:
         ending_id: the id that it gets once it has failed; None for any id.
-        handle: in the session; None before admission, and on all ranks but the leader.
-        pending: its admission in the session, until that has ended.
+        handle: in the session; None before it was sent, and on all ranks but the leader.
         error: why it failed; on the leader from then on, on all ranks from the next step on.
         failed: whether the failure was sent to every rank.
     """
 
     ending_id: int | None = None
     handle: Handle | None = None
-    pending: PendingRequest | None = None
     error: LogitportError | None = None
     failed: bool = False
 
@@ -74,6 +72,10 @@ class EngineStep:
         """Add a request with its rows: one, and one more for each of its draft tokens."""
         self.requests.append(request)
         self.new_ids.append(new_ids)
+        if len(row_indices) == 1:  # without drafts
+            self.rows.append((request, 0))
+            self.row_indices.append(row_indices[0])
+            return
         self.rows += [(request, offset) for offset in range(len(row_indices))]
         self.row_indices += row_indices
 

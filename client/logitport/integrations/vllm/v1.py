@@ -189,7 +189,8 @@ class V1Hook:
         self._batch.send_changes()
         is_partial = False
         for row, request in sorted(self._by_row.items()):
-            output_ids, known = request.output_ids, request.known_outputs
+            output_ids, handle = request.output_ids, request.handle
+            known = 0 if handle is None else len(handle.history) - request.prompt_length
             if len(output_ids) < known:
                 self._batch.rewind(request, request.prompt_length + len(output_ids))
             if request.prefills and _is_partial_prefill(request, context):
@@ -200,7 +201,7 @@ class V1Hook:
             if _PLACEHOLDER_ID in new_ids:
                 self._waits_for_ids = True
                 new_ids = ()
-            elif request.handle is None:
+            elif handle is None:
                 new_ids = ()  # it is admitted with them
             self._step.add(request, new_ids, row)
         self._outputs = OutputLists([] if is_partial else [request.output_ids for request in self._step.requests])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakMethod
 
-from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.session.connection.frame_connection import FrameConnection
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.session.connection.frame_connection import FrameConnection, SentFrame
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.core.compiled import core
+    from logitport.session.connection.frame_connection import Take
     from logitport.session.transports.base import Transport
 
 
 # A forward pass takes longer. An engine that applies its steps at once does not.
 _OVERLAP_SECONDS = 0.001
+
+# Posted frames without a reply. The server could not send more replies than the connection has room for.
+_MAX_POSTED = 16
 
 _clock = time.monotonic
 
@@ -36,13 +40,16 @@ class SentStep(Generic[_Reply]):
         content: what the step holds.
         reader: reads the bytes of a usual reply before `read`; None if they must be parsed.
         num_rows: number of rows of the step.
+        is_read_later: whether `FrameChannel.read_later` reads the reply, after those to the frames before it.
 
     Attributes:
         reply: what `read` has returned; None before the reply was received, and after an error.
         error: the error that replaced the reply, or None.
+        frame: of the step, once it was received.
+        received: the reply that is read later, once it was received.
     """
 
-    __slots__ = ("content", "error", "num_rows", "read", "reader", "reply")
+    __slots__ = ("content", "error", "frame", "is_read_later", "num_rows", "read", "reader", "received", "reply")
 
     def __init__(
         self,
@@ -50,11 +57,16 @@ class SentStep(Generic[_Reply]):
         content: object,
         reader: core.ReplyReader | None,
         num_rows: int,
+        *,
+        is_read_later: bool = False,
     ) -> None:
         self.read = read
         self.content = content
         self.reader = reader
         self.num_rows = num_rows
+        self.is_read_later = is_read_later
+        self.frame: SentFrame | None = None
+        self.received: bytes | core.StepReply = b""
         self.reply: _Reply | None = None
         self.error: Exception | None = None
 
@@ -153,7 +165,7 @@ class FrameChannel(FrameConnection):
         """
         with self._receiving:
             self.transport.close()
-            self.expected = ""
+            self.sent.clear()
             self._opening.expected_requests = expected_requests
             try:
                 self.transport = self._connect(wait_seconds)
@@ -170,7 +182,7 @@ class FrameChannel(FrameConnection):
             self.drain_reply()
             previous, self.transport = self.transport, connection.transport
             self.opened, self.step_limit, self.seq = connection.opened, connection.step_limit, connection.seq
-            self.expected = ""
+            self.sent.clear()
             self._connected()
             previous.close()
 
@@ -179,6 +191,33 @@ class FrameChannel(FrameConnection):
             self.drain_reply()
             return super().exchange(frame, limit)
 
+    def post(self, frame: processing_pb2.SessionRequest, take: Take) -> None:
+        """Send a frame and return at once. `take` gets its reply before the reply to any later frame is received.
+
+        `take` is called on the engine's thread. It raises LogitportError if the session cannot go on with the reply:
+        the connection is lost then.
+        """
+        with self._receiving:
+            self.drain_reply()
+            if len(self.sent) >= _MAX_POSTED:
+                self.receive_posted()
+            self.send(frame, take=take)
+
+    def receive_posted(self) -> None:
+        """Receive the replies to frames of `post`, up to the next other frame without a reply.
+
+        Raises:
+            ServerUnavailable: the connection was lost.
+        """
+        while self.sent and (take := self.sent[0].take) is not None:
+            self.transport.reply_limit = self.sent[0].limit
+            try:
+                take(self._read(self.transport.receive(), self.sent.popleft()))
+            except (ServerUnavailable, SessionClosed):
+                raise
+            except LogitportError as error:
+                raise self.lose(error) from None
+
     def begin(
         self,
         serialize: Callable[[int], bytes],
@@ -186,6 +225,8 @@ class FrameChannel(FrameConnection):
         content: object,
         reader: core.ReplyReader | None,
         num_rows: int,
+        *,
+        is_read_later: bool = False,
     ) -> SentStep[_Reply]:
         """Send a step and return at once.
 
@@ -195,26 +236,28 @@ class FrameChannel(FrameConnection):
             content: see `SentStep`.
             reader: see `SentStep`.
             num_rows: see `SentStep`.
+            is_read_later: see `SentStep`.
         """
         with self._receiving:
             if self._begun is not None:
                 self.drain_reply()
-        sent = SentStep(read, content, reader, num_rows)
+        sent = SentStep(read, content, reader, num_rows, is_read_later=is_read_later)
         try:
             if self._lost is not None:
                 raise self._lost
             seq, transport = self.seq + 1, self.transport
-            transport.reply_limit = self.step_limit
+            transport.reply_limit = self.step_limit + (sum(each.limit for each in self.sent) if self.sent else 0.0)
             transport.send_bytes(serialize(seq))
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
             sent.error = error
         else:
-            self.seq, self.expected = seq, "edits"
+            self.seq = seq
+            self.sent.append(SentFrame(seq, "edits", self.step_limit))
             self._begun = sent
             self._begun_at = _clock()
-            if self._overlaps:
+            if self._overlaps and len(self.sent) == 1 and not is_read_later:
                 transport.leave_reply(reader, seq, num_rows)
         return sent
 
@@ -227,6 +270,11 @@ class FrameChannel(FrameConnection):
                     self._receive_begun(sent)
         return sent.reply
 
+    def read_later(self, sent: SentStep[_Reply], reader: core.ReplyReader | None) -> _Reply:
+        """Read the reply to a step that was received, and left for later. Raises the errors of `SentStep.read`."""
+        sent.reader = reader
+        return self._read_step(sent)
+
     def drain_reply(self) -> None:
         """Receive the reply to the step that `begin` sent, if there is none yet, so that another frame can be sent."""
         with self._receiving:
@@ -235,9 +283,13 @@ class FrameChannel(FrameConnection):
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
-        """The transport, and the number of the frame without a reply, or None. For any thread."""
+        """The transport, and the number of the frame with an awaited reply, or None. For any thread."""
         transport = self.transport
-        return (transport, self.seq) if self.expected and not transport.has_ended else None
+        try:
+            last = self.sent[-1]
+        except IndexError:
+            return None
+        return (transport, last.seq) if last.take is None and not transport.has_ended else None
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
@@ -246,9 +298,10 @@ class FrameChannel(FrameConnection):
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
         with self._receiving:
             self.drain_reply()
+            self.receive_posted()
             self.send(processing_pb2.SessionRequest(open_region=opening))
             data, memory = self.transport.receive_region(size_bytes)
-            reply = self._parse(data)
+            reply = self._parse(data, self.sent.popleft())
         if memory is None:
             raise LogitportError(
                 "the server opened a region, but no descriptor arrived; check this process's limit of open files "
@@ -256,18 +309,13 @@ class FrameChannel(FrameConnection):
             )
         return reply.region_opened.region_id, memory
 
-    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> None:
+    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf, take: Take | None = None) -> None:
         self.check()
-        super().send(frame, limit)
+        super().send(frame, limit, take)
 
     def receive(self) -> processing_pb2.SessionResponse:
-        reply = super().receive()
-        if reply.HasField("added"):
-            self.retirements += reply.added.regions_retired
-            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
-        elif reply.HasField("edits"):
-            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
-        return reply
+        self.receive_posted()
+        return super().receive()
 
     def close(self) -> None:
         """End the session. May be called twice."""
@@ -296,15 +344,34 @@ class FrameChannel(FrameConnection):
     def _receive_begun(self, sent: SentStep[Any]) -> None:
         self._begun = None
         try:
-            received = self.transport.receive_step()
-            reply: core.StepReply | processing_pb2.StepEdits
-            if isinstance(received, bytes):
-                read = None if sent.reader is None else sent.reader.read(received, self.seq, sent.num_rows)
-                reply = self._parse(received).edits if read is None else read
-            else:
-                reply = received
-            self.expected = ""
-            self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
-            sent.reply = sent.read(sent.content, reply)
+            self.receive_posted()
+            self.transport.reply_limit = self.step_limit
+            sent.received, sent.frame = self.transport.receive_step(), self.sent.popleft()
+            if not sent.is_read_later:
+                sent.reply = self._read_step(sent)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
             sent.error = error
+
+    def _read_step(self, sent: SentStep[_Reply]) -> _Reply:
+        received, frame = sent.received, sent.frame
+        assert frame is not None  # noqa: S101 - it was received
+        reply: core.StepReply | processing_pb2.StepEdits | None = None
+        if not isinstance(received, bytes):
+            reply = received
+        elif sent.reader is not None:
+            reply = sent.reader.read(received, frame.seq, sent.num_rows)
+        if reply is None:
+            reply = self._parse(cast("bytes", received), frame).edits
+        if not sent.is_read_later:
+            sent.received = b""  # it may be large
+        self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
+        return sent.read(sent.content, reply)
+
+    def _read(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
+        reply = super()._read(data, sent)
+        if reply.HasField("added"):
+            self.retirements += reply.added.regions_retired
+            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
+        elif reply.HasField("edits"):
+            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
+        return reply

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Literal
+from collections import deque
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.session.transports.base import Transport
+
+    Take = Callable[[processing_pb2.SessionResponse], object]
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +42,24 @@ _REPLIES = {
 _MARGIN_SECONDS = 10.0
 
 
+class SentFrame(NamedTuple):
+    """A frame without a reply.
+
+    Attributes:
+        seq: its number.
+        reply: kind of its reply.
+        limit: seconds that the server may take for it, after the reply to the frame before it.
+        take: called with the reply to a frame that was posted, which may be an error; None if the reply is awaited.
+    """
+
+    seq: int
+    reply: str
+    limit: float
+    take: Take | None = None
+
+
 class FrameConnection:
-    """One connection to a server: its frames are numbered, and one at a time has no reply. Not open before `open`.
+    """One connection to a server: its frames are numbered, and answered in order. Not open before `open`.
 
     Args:
         connect: makes a transport to a server; its argument is how long to wait for it, in seconds.
@@ -51,8 +70,8 @@ class FrameConnection:
         transport: carries the frames.
         opened: the server's reply to the opening frame.
         step_limit: seconds without a reply to a frame, other than `add`, after which the connection is lost.
-        expected: kind of the reply that is awaited, or "".
         seq: number of the last frame.
+        sent: the frames without a reply, in order.
     """
 
     def __init__(
@@ -64,7 +83,7 @@ class FrameConnection:
         self.step_limit = math.inf
         self.opened = processing_pb2.SessionOpened()
         self.seq = 0
-        self.expected = ""
+        self.sent: deque[SentFrame] = deque()
         self.transport = connect(0.0)
 
     def open(self, opening: processing_pb2.OpenSession, wait_seconds: float = 0.0) -> None:
@@ -84,23 +103,26 @@ class FrameConnection:
             self.transport.close()
             raise
 
-    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> None:
-        """Send a frame. The caller must `receive` its reply before sending another frame.
+    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf, take: Take | None = None) -> None:
+        """Send a frame and return at once. The caller must `receive` its reply, unless `take` gets it.
 
         Args:
             frame: the frame.
             limit: seconds without a reply after which the connection is lost, if that is less than the usual time.
+            take: see `SentFrame`.
         """
         frame.seq = self.seq + 1
         kind = frame.WhichOneof("frame")
-        self.transport.reply_limit = min(limit, self._add_limit(frame.add) if kind == "add" else self.step_limit)
+        limit = min(limit, self._add_limit(frame.add) if kind == "add" else self.step_limit)
+        self.transport.reply_limit = limit + sum(each.limit for each in self.sent)
         self.transport.send(frame)
         self.seq = frame.seq
-        self.expected = _REPLIES[kind]
+        self.sent.append(SentFrame(frame.seq, _REPLIES[kind], limit, take))
 
     def receive(self) -> processing_pb2.SessionResponse:
-        """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
-        return self._parse(self.transport.receive())
+        """Receive the reply to the first frame without one. Raises the server's error if it refused the frame."""
+        self.transport.reply_limit = self.sent[0].limit
+        return self._parse(self.transport.receive(), self.sent.popleft())
 
     def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises the errors of `send` and `receive`."""
@@ -109,6 +131,7 @@ class FrameConnection:
 
     def _open_stream(self, opening: processing_pb2.OpenSession) -> None:
         self.seq = 0
+        self.sent.clear()
         self.opened = self.exchange(processing_pb2.SessionRequest(open=opening)).opened
         self.step_limit = _with_margin(self.opened.step_deadline_seconds)
 
@@ -144,21 +167,26 @@ class FrameConnection:
         # A frame without requests starts those that were admitted in the background.
         return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
-    def _parse(self, data: bytes) -> processing_pb2.SessionResponse:
-        """Parse the reply to the last frame. Raises the errors of `receive`."""
-        expected, self.expected = self.expected, ""
+    def _parse(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
+        """Parse the reply to a frame. Raises the errors of `receive`."""
+        reply = self._read(data, sent)
+        if reply.HasField("error"):
+            raise from_proto(reply.error)
+        return reply
+
+    def _read(self, data: bytes, sent: SentFrame) -> processing_pb2.SessionResponse:
+        """Parse a reply as `_parse`, and return an error of the server. Raises LogitportError for a wrong reply."""
+        seq, expected = sent.seq, sent.reply
         try:
             reply = processing_pb2.SessionResponse.FromString(data)
         except DecodeError as error:
-            raise LogitportError(f"the reply to frame {self.seq} cannot be parsed; close the session") from error
+            raise LogitportError(f"the reply to frame {seq} cannot be parsed; close the session") from error
         kind = reply.WhichOneof("frame")
-        if reply.seq != self.seq or kind not in (expected, "error"):
+        if reply.seq != seq or kind not in (expected, "error"):
             raise LogitportError(
                 f"the server replied to frame {reply.seq} with {kind}, but {expected} was expected for frame "
-                f"{self.seq}; close the session"
+                f"{seq}; close the session"
             )
-        if kind == "error":
-            raise from_proto(reply.error)
         return reply
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, from_proto
 from logitport.session.requests.program_trust import LeftToServer
-from logitport.session.requests.request_frames import add_frames, check_added, removal
-from logitport.session.requests.request_table import late_error
+from logitport.session.requests.request_frames import add_frames, check_added, removal, take_removed
+from logitport.session.requests.request_table import late_error, slow_error
 from logitport.system.backoff import NONE, Backoff
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.handle import Handle
@@ -33,6 +33,9 @@ MAX_RESTORE_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
 
+# A larger frame is not posted: its refusal by the server would end the connection.
+_MAX_POSTED_BYTES = 1 << 18
+
 
 class Admissions:
     """Sends requests on the present connection, and enters the replies into the table.
@@ -43,12 +46,16 @@ class Admissions:
         table: the requests of the session.
         channel: exchanges frames with the server.
         programs: fetches and verifies programs.
+
+    Attributes:
+        answers: frames of `enter`, and their replies, which `settle` has not entered into the table yet.
     """
 
     def __init__(self, table: RequestTable, channel: FrameChannel, programs: ChainPrograms) -> None:
         self._table = table
         self._channel = channel
         self._programs = programs
+        self.answers: list[tuple[processing_pb2.AddRequests, processing_pb2.SessionResponse]] = []
 
     def add(self, handle: Handle) -> None:
         """Admit a request that is not in the table. Raises the error of a refusal."""
@@ -65,7 +72,10 @@ class Admissions:
 
     def send(self, handles: Sequence[Handle], *, in_background: bool = False) -> None:
         """Send requests of the table, pending ones or others, which become `restoring` until they are admitted."""
-        self._table.restoring.update({it.slot: it for it in handles if it.slot not in self._table.pending})
+        table = self._table
+        table.restoring.update(
+            {it.slot: it for it in handles if it.slot not in table.pending and it.slot not in table.entering}
+        )
         by_slot = {handle.slot: handle for handle in handles}
         for frame in add_frames(handles, in_background=in_background):
             try:
@@ -80,16 +90,53 @@ class Admissions:
 
     def begin(self, frame: processing_pb2.AddRequests) -> None:
         """Send a frame with pending or restoring requests. Raises the error of a refused frame."""
-        self._settle(frame, _exchange(self._channel.exchange, frame))
+        added = _exchange(self._channel.exchange, frame)
+        self.settle()
+        self._settle(frame, added)
+
+    def enter(self, frame: processing_pb2.AddRequests) -> None:
+        """Send a frame with entering requests and return at once. A large one raises its refusal, as `begin`."""
+        if frame.ByteSize() > _MAX_POSTED_BYTES:
+            self.begin(frame)
+            return
+        answers = self.answers  # not this object: the channel would keep a dropped session
+        self._channel.post(processing_pb2.SessionRequest(add=frame), lambda reply: answers.append((frame, reply)))
+
+    def settle(self) -> None:
+        """Enter the replies to posted frames that were received. Fetches programs, and waits for those only."""
+        while self.answers:
+            frame, reply = self.answers.pop(0)
+            if reply.HasField("error"):
+                self._refuse(frame, from_proto(reply.error))
+            else:
+                check_added(frame, reply.added)
+                self._settle(frame, reply.added)
+
+    def end_entering(self, handles: Collection[Handle]) -> None:
+        """Wait for the admissions of those of these requests that are `entering`. Those that take too long fail."""
+        self.settle()
+        began = time.monotonic()
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, NONE)
+        while waiting := self._table.entering_of(handles):
+            waited = time.monotonic() - began
+            late = [each for each in waiting if waited >= each.seconds]
+            for each in late:
+                self._table.lose(each.handle, slow_error(each.seconds))
+            if late:
+                self.drop([each.handle for each in late])
+                continue
+            self.collect()
+            if self._table.entering_of(handles):
+                backoff.wait()
 
     def collect(self) -> None:
         """Receive the results of admissions in the background, if there are any."""
-        if self._table.pending or self._table.restoring:
+        if self._table.pending or self._table.restoring or self._table.entering:
             self.begin(processing_pb2.AddRequests(in_background=True))
 
     def drop(self, handles: Sequence[Handle]) -> None:
-        """Make the server drop requests."""
-        self._channel.exchange(removal(handles))
+        """Make the server drop requests. Does not wait for its reply."""
+        self._channel.post(removal(handles), take_removed)
 
     def end_restoring(self, handles: Iterable[Handle]) -> None:
         """Fail these requests if they are `restoring` and have on_error="abort"; their step cannot wait for them."""
@@ -107,6 +154,7 @@ class Admissions:
                     f"request {handle.request_id!r}: the connection to the server that processed its logits was lost, "
                     "and with it the state of its processors; remove the request and add it again"
                 )
+        self.answers.clear()  # of the connection before
         self._table.restoring.clear()
         self.send(self._table.kept, in_background=True)
         self.send(self._table.candidates, in_background=True)
@@ -150,7 +198,7 @@ class Admissions:
     def _await_restored(self) -> None:
         """Wait for `restoring` requests, but not for long: all requests of the engine wait, too."""
         restoring = self._table.restoring
-        some_are_ready = len(self._table.kept) > len(restoring)
+        some_are_ready = len(self._table.kept) > len(restoring) + len(self._table.entering)
         began = progress = time.monotonic()
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, NONE)
         while restoring:
@@ -183,6 +231,21 @@ class Admissions:
                 self._table.refuse(handle, from_proto(ended.error))
             else:
                 self._admit(handle, ended.chain, reads_logits=ended.reads_logits)
+
+    def _refuse(self, frame: processing_pb2.AddRequests, error: LogitportError) -> None:
+        """Handle a refused frame: each of its requests is sent alone, to find those that cannot be sent."""
+        for entry in frame.requests:
+            if (handle := self._table.awaited(entry)) is None:
+                continue
+            try:
+                if len(frame.requests) == 1:
+                    raise error
+                (alone,) = add_frames([handle], in_background=True)
+                self.begin(alone)
+            except ServerUnavailable:
+                raise
+            except LogitportError as refusal:
+                self._table.refuse(handle, refusal)
 
     def _admit(self, handle: Handle, chain: processing_pb2.AdmittedChain, *, reads_logits: bool) -> None:
         """Enter an admission. If the programs of the request cannot run here, it is refused."""

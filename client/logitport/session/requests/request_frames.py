@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import LogitportError
+from logitport.errors import LogitportError, from_proto
 from logitport.shipping.calls import pack_int32
 from logitport.system.frame_limits import ADD_FRAME_BYTES
 from logitport_proto import processing_pb2
@@ -41,6 +41,12 @@ def removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
     """Make the frame that drops requests."""
     slots, generations = (pack_int32([getattr(it, name) for it in handles]) for name in ("slot", "generation"))
     return processing_pb2.SessionRequest(remove=processing_pb2.RemoveRequests(slots=slots, generations=generations))
+
+
+def take_removed(reply: processing_pb2.SessionResponse) -> None:
+    """Check the reply to `removal`. Raises the server's error, with which it may still hold the requests."""
+    if reply.HasField("error"):
+        raise from_proto(reply.error)
 
 
 def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded, NotFound, ProcessorFailed, SessionClosed
 from logitport.session.handle import Handle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from logitport.errors import LogitportError
     from logitport.session.requests.pending_request import PendingRequest
     from logitport.shipping.request import Request
     from logitport_proto import processing_pb2
+
+
+class Entering(NamedTuple):
+    """A request that takes part in steps before its admission has ended.
+
+    Attributes:
+        handle: the request.
+        seconds: how long a step waits for the admission.
+    """
+
+    handle: Handle
+    seconds: float
 
 
 class RequestTable:
@@ -24,6 +36,7 @@ class RequestTable:
         handles: the requests that the server holds, by slot.
         changes: number of changes of `handles`.
         pending: the requests that the server admits in the background, by slot.
+        entering: requests of `handles`, by slot, whose first admission has not ended, or was not reported yet.
         settled: pending requests with an ended admission that `Session.poll` has not returned yet.
         restoring: requests of `handles`, by slot, that were sent again, and that the present server has not admitted.
         lost: the error of each request that the server does not hold any more and that is not sent again.
@@ -36,6 +49,7 @@ class RequestTable:
         self.handles: dict[int, Handle] = {}
         self.changes = 0
         self.pending: dict[int, PendingRequest] = {}
+        self.entering: dict[int, Entering] = {}
         self.settled: list[PendingRequest] = []
         self.restoring: dict[int, Handle] = {}
         self.lost: dict[Handle, LogitportError] = {}
@@ -105,22 +119,29 @@ class RequestTable:
         self._occupy(pending.candidate.slot)
         self.pending[pending.candidate.slot] = pending
 
+    def enter(self, handle: Handle, seconds: float) -> None:
+        """Record that a new request takes part in steps from now on; see `Entering`."""
+        self.hold(handle)
+        self.entering[handle.slot] = Entering(handle, seconds)
+
     def awaited(self, entry: processing_pb2.SlottedRequest | processing_pb2.EndedAdmission) -> Handle | None:
-        """Return the pending or restoring request with this slot and generation, or None."""
-        pending = self.pending.get(entry.slot)
+        """Return the pending, entering or restoring request with this slot and generation, or None."""
+        pending, entering = self.pending.get(entry.slot), self.entering.get(entry.slot)
         handle = self.restoring.get(entry.slot) if pending is None else pending.candidate
+        handle = handle if entering is None else entering.handle
         return handle if handle is not None and handle.generation == entry.generation else None
 
     def admit(self, handle: Handle) -> None:
-        """Record that the server has admitted a pending or restoring request."""
+        """Record that the server has admitted a pending, entering or restoring request."""
         self.restoring.pop(handle.slot, None)
+        self.entering.pop(handle.slot, None)
         if (pending := self.pending.pop(handle.slot, None)) is not None:
             pending.handle = handle
             self.settled.append(pending)
             self._hold(handle)
 
     def refuse(self, handle: Handle, error: LogitportError) -> None:
-        """Record that the server has refused a pending request, or a restoring one, which becomes `lost`."""
+        """Record that the server has refused a request: a pending one, or another one, which becomes `lost`."""
         if isinstance(error, NotFound):  # it lacks a processor, because it has refused to register it
             error = next((self.refused[digest] for digest in handle.digests() if digest in self.refused), error)
         if (pending := self.pending.pop(handle.slot, None)) is None:
@@ -144,6 +165,7 @@ class RequestTable:
             del self.handles[handle.slot]
             self.changes += 1
             self.restoring.pop(handle.slot, None)
+            self.entering.pop(handle.slot, None)
             self.lost.pop(handle, None)
             self._release(handle)
 
@@ -151,6 +173,7 @@ class RequestTable:
         """Add a request to `lost`."""
         self.lost[handle] = error
         self.restoring.pop(handle.slot, None)
+        self.entering.pop(handle.slot, None)
 
     def cancel(self, pending: PendingRequest) -> bool:
         """Remove a request in any state of its admission, and free its slot. Returns whether it was there."""
@@ -159,11 +182,16 @@ class RequestTable:
         if self.pending.get(handle.slot) is pending:
             del self.pending[handle.slot]
             self._release(handle)
-        elif self.handles.get(handle.slot) is handle:
-            self.remove([handle])
-        else:
+        elif not self.discard(handle):
             return False
         pending.cancelled = True
+        return True
+
+    def discard(self, handle: Handle) -> bool:
+        """Remove a request, if it is there. Returns whether it was."""
+        if self.handles.get(handle.slot) is not handle:
+            return False
+        self.remove([handle])
         return True
 
     def take_settled(self, pending: PendingRequest) -> None:
@@ -177,12 +205,17 @@ class RequestTable:
         for pending in self.pending.values():
             pending.cancelled = pending.candidate.removed = True
         self.pending.clear()
+        self.entering.clear()
         self.restoring.clear()
         self.closed = True
 
     def is_restoring(self, handle: Handle) -> bool:
         """Whether the request is one of `restoring`."""
         return self.restoring.get(handle.slot) is handle
+
+    def entering_of(self, handles: Collection[Handle]) -> list[Entering]:
+        """Return those of these requests that are `entering`."""
+        return [each for each in self.entering.values() if each.handle in handles]
 
     def _hold(self, handle: Handle) -> None:
         self.handles[handle.slot] = handle
@@ -206,5 +239,14 @@ def late_error(handle: Handle) -> ProcessorFailed:
     return ProcessorFailed(
         f"request {handle.request_id!r}: the connection to its server was lost, and the next server has not loaded its "
         "processors yet; the other requests continue without it: add the request again with its tokens so far",
+        code=ProcessorFailed.TIMED_OUT,
+    )
+
+
+def slow_error(seconds: float) -> ProcessorFailed:
+    """Make the error for a request whose step has waited so long for its admission."""
+    return ProcessorFailed(
+        f"its processors took more than {seconds:g} s to admit it again in the engine; move slow work from "
+        "validate_params and start to __init__",
         code=ProcessorFailed.TIMED_OUT,
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logitport.session.handle import Handle
     from logitport.session.requests.chain_programs import ChainPrograms
     from logitport.shipping.request import Request
+    from logitport_proto import processing_pb2
 
 _T = TypeVar("_T")
 
@@ -82,28 +83,33 @@ class SessionRequests:
         """Begin to admit requests. Raises the errors of `Session.begin_add`."""
         opened = self._channel.opened
         handles = self.table.new_handles(requests, opened.max_requests)
-        unsent = [PendingRequest(self, handle) for handle in handles]
-        begun: list[PendingRequest] = []
-        try:
-            for frame in add_frames(handles, in_background=True):
-                sent = unsent[len(begun) : len(begun) + len(frame.requests)]
-                for pending in sent:
-                    self.table.hold_pending(pending)
-                begun += sent
-                try:
-                    self.admissions.begin(frame)
-                except ServerUnavailable as error:
-                    if error.timed_out:
-                        raise
-                    self._reconnect(lambda: None)  # sends the pending requests, too
-        except BaseException:  # the caller does not receive them
-            dropped = [pending.candidate for pending in begun if self.table.cancel(pending)]
-            if dropped:
-                # With one frame, and without a reconnect: each may wait for a server, and the attempt above has waited.
-                with suppress(LogitportError):
-                    self.admissions.drop(dropped)
-            raise
+        begun = [PendingRequest(self, handle) for handle in handles]
+        self._begin(
+            handles,
+            hold=lambda index: self.table.hold_pending(begun[index]),
+            send=self.admissions.begin,
+            drop=lambda index: self.table.cancel(begun[index]),
+        )
         return begun
+
+    def enter(self, requests: Sequence[Request], seconds: float) -> list[Handle]:
+        """Admit requests while their steps begin. Raises the errors of `Session.enter`."""
+        handles = self.table.new_handles(requests, self._channel.opened.max_requests)
+        self._begin(
+            handles,
+            hold=lambda index: self.table.enter(handles[index], seconds),
+            send=self.admissions.enter,
+            drop=lambda index: self.table.discard(handles[index]),
+        )
+        return handles
+
+    def settle(self) -> None:
+        """Enter the replies to frames of `enter` that were received."""
+        self.with_reconnect(self.admissions.settle)
+
+    def end_entering(self) -> None:
+        """Wait for the admissions of all requests of `enter`."""
+        self.with_reconnect(lambda: self.admissions.end_entering([it.handle for it in self.table.entering.values()]))
 
     def poll(self) -> list[PendingRequest]:
         """Return the pending requests with an admission that has ended since the last call."""
@@ -168,7 +174,8 @@ class SessionRequests:
         if self._moves is None or not self._channel.should_move:
             return
         self._channel.drain_reply()
-        if self.table.restoring:
+        self.admissions.settle()
+        if self.table.restoring or self.table.entering:
             return
         if any(handle.processed for handle in self.table.handles.values()):
             self._moves.cancel()
@@ -190,6 +197,34 @@ class SessionRequests:
         self._moves.settle(candidate, moved=True)
         self.table.refused = candidate.refused
         settle()
+
+    def _begin(
+        self,
+        handles: Sequence[Handle],
+        hold: Callable[[int], object],
+        send: Callable[[processing_pb2.AddRequests], object],
+        drop: Callable[[int], bool],
+    ) -> None:
+        """Send new requests, each held before its frame is sent. If that raises, those still held are dropped."""
+        begun = 0
+        try:
+            for frame in add_frames(handles, in_background=True):
+                for _ in frame.requests:
+                    hold(begun)
+                    begun += 1
+                try:
+                    send(frame)
+                except ServerUnavailable as error:
+                    if error.timed_out:
+                        raise
+                    self._reconnect(lambda: None)  # sends the new requests, too
+        except BaseException:  # the caller does not receive them
+            dropped = [handle for index, handle in enumerate(handles[:begun]) if drop(index)]
+            if dropped:
+                # With one frame, and without a reconnect: each may wait for a server, and the attempt above has waited.
+                with suppress(LogitportError):
+                    self.admissions.drop(dropped)
+            raise
 
     def _reconnect(self, call: Callable[[], _T]) -> _T:
         """Reconnect, and return `call()`. Raises the errors of `with_reconnect`."""

@@ -10,6 +10,7 @@ from logitport.core import tensors
 from logitport.errors import (
     InvalidArgument,
     LogitportError,
+    NotFound,
     RequestsFailed,
     ServerUnavailable,
     StateLost,
@@ -66,10 +67,14 @@ class PendingStep:
     # Whether the reports of the requests include its events, and its failures.
     _has_noted_events = _has_noted_failures = False
 
-    def __init__(self, context: StepContext, content: StepContent, sent: SentStep[Answer]) -> None:
+    def __init__(
+        self, context: StepContext, content: StepContent, sent: SentStep[Answer], entering: Sequence[Handle] = ()
+    ) -> None:
         self._context = context
         self._content = content
         self._sent = sent
+        # Requests whose admission had not ended when the step was sent.
+        self._entering = entering
         self._connection = context.channel.connections
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
@@ -92,7 +97,10 @@ class PendingStep:
         buffer = context.transfer.buffer
         answer: Answer | None = None
         if not (self._applied or self.superseded):
-            self._answer = answer = self._answer or context.channel.reply_to(self._sent)
+            if self._entering:
+                answer = context.requests.with_reconnect(self._synchronized_answer)
+            else:
+                self._answer = answer = self._answer or context.channel.reply_to(self._sent)
         has_retired = buffer.is_used and buffer.has_retired()
         # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
         if answer is not None and answer.compiled is not None and not has_retired and answer.compiled.apply(logits):
@@ -167,6 +175,16 @@ class PendingStep:
         return [answer.edits, *(answer.later_edits or ())]
 
     @property
+    def reads_logits(self) -> bool:
+        """Whether processors of the step's requests read logits, so that `apply` must finish it. Waits for the reply.
+
+        Without requests of `Session.enter`, it is known from `Handle.reads_logits`.
+        """
+        if self._entering:
+            self._context.requests.with_reconnect(self._synchronized_answer)
+        return any(handle.reads_logits for handle in self._content.handles)
+
+    @property
     def result(self) -> StepResult | None:
         """Result of the rows that no processor reads; None until the reply has been read."""
         answer = self._answer or self._sent.reply
@@ -194,13 +212,13 @@ class PendingStep:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._answer = self._context.channel.reply_to(self._sent)
-        if self._answer is None:
-            error = self._sent.error
-            assert error is not None  # noqa: S101 - it has replaced the reply
+        if self._answer is None and (error := self._sent.error) is not None:
             if not isinstance(error, ServerUnavailable) or error.timed_out:
                 raise error
             self._answer = self._repeat()
             self._sent.error = None  # its traceback refers to the session
+        elif self._answer is None:
+            self._answer = self._answer_after_admissions()
         elif self._answer_is_lost():
             self._answer = self._repeat()
         if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
@@ -209,6 +227,23 @@ class PendingStep:
             self._has_noted_events = True
             self._note_events(self._answer.events)
         return self._answer
+
+    def _answer_after_admissions(self) -> Answer:
+        """Return the answer to a step with requests whose admission had not ended. Raises as `_synchronized_answer`."""
+        context = self._context
+        if self._connection == context.channel.connections:
+            context.requests.admissions.end_entering(self._entering)
+            answer = context.channel.read_later(self._sent, context.replies.compiled(self._content))
+            if not any(self._is_stale(answer, handle) for handle in self._entering if not handle.removed):
+                return answer
+        return self._repeat()
+
+    def _is_stale(self, answer: Answer, handle: Handle) -> bool:
+        """Whether the server computed the step in another state of this request than that after its admission."""
+        error = answer.result.failures.get(handle)
+        if handle in self._context.requests.table.lost:  # also if its programs are refused here
+            return error is None
+        return handle.programs_on_server or isinstance(error, NotFound)
 
     def _answer_is_lost(self) -> bool:
         """Whether the server requested logits, or left programs to the engine, on a connection that was replaced.
@@ -223,6 +258,7 @@ class PendingStep:
         """Send the step again, without new ids, after the histories, which include them already."""
         context, content = self._context, self._content
         context.requests.resend(out_of_sync)
+        context.requests.admissions.end_entering(content.handles)
         context.requests.admissions.end_restoring(content.handles)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(content.handles, ())
         frame = step_frame(nothing_new, content.drafts, content.rows, context.vocab_size)

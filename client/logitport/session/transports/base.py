@@ -26,8 +26,9 @@ class Transport(ABC):
         target: the server's address, for messages.
         shares_memory: whether `receive_region` works, so that logits need not be sent.
         max_message_bytes: the largest frame that may be sent.
-        reply_limit: seconds without a reply to the next frame after which the connection counts as lost; set before
-            `send`. A timeout of the transport that is not longer comes first, and raises ServerUnavailable.
+        reply_limit: seconds without a reply after which the connection counts as lost; set before `send`, to the time
+            for all frames without a reply, and before `receive`, to the time for its frame. A timeout of the transport
+            that is not longer comes first, and raises ServerUnavailable.
     """
 
     name: str

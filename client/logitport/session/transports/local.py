@@ -53,6 +53,7 @@ class LocalTransport(Transport):
         self._connection = connection
         # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
+        self._enforced_limit = -1.0
         self._enforce(self.reply_limit)
         self._incoming = FrameReceiver(connection, stream.max_message_bytes)
         # Also runs when a session is garbage-collected without `close`.
@@ -95,8 +96,6 @@ class LocalTransport(Transport):
         if len(frame) > self.max_message_bytes:
             self._check_size(len(frame) - LENGTH.size)
         try:
-            if self.reply_limit != self._enforced_limit:
-                self._enforce(self.reply_limit)
             self._send_all(frame)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -118,6 +117,7 @@ class LocalTransport(Transport):
         descriptors: list[int] = []
         deadline = self._deadline()
         try:
+            self._enforce(self.reply_limit)
             descriptors = self._incoming.receive_descriptors()
             reply = self._incoming.receive(deadline)
             if reply is None:
@@ -171,6 +171,8 @@ class LocalTransport(Transport):
 
     def _receive_frame(self) -> bytes:
         try:
+            if not self._incoming.received:
+                self._enforce(self.reply_limit)
             reply = self._incoming.receive(self._deadline())
         except LimitExceeded as error:
             raise self._too_large(error) from None
@@ -182,7 +184,7 @@ class LocalTransport(Transport):
 
     def _deadline(self) -> float:
         """Return when the reply must have arrived, in time.monotonic() seconds."""
-        return time.monotonic() + min(self._timeout, self._enforced_limit)
+        return time.monotonic() + min(self._timeout, self.reply_limit)
 
     def _send_all(self, frame: bytes) -> None:
         try:
@@ -193,16 +195,20 @@ class LocalTransport(Transport):
             return
         deadline, rest = self._deadline(), memoryview(frame)[sent:]
         while rest:  # the server may receive one byte after another
-            wait_until_ready(self._connection, select.POLLOUT, deadline)
-            rest = rest[self._connection.send(rest, socket.MSG_DONTWAIT) :]
+            events = wait_until_ready(self._connection, select.POLLOUT | select.POLLIN, deadline)
+            if events & select.POLLOUT:
+                rest = rest[self._connection.send(rest, socket.MSG_DONTWAIT) :]
+            else:  # the server receives nothing while it waits for room for a reply to an earlier frame
+                self._incoming.receive_ahead()
 
     def _enforce(self, reply_limit: float) -> None:
-        """Set the kernel's timeout of each read and write."""
+        """Set the kernel's timeout of each read. Writes do not block."""
+        if reply_limit == self._enforced_limit:
+            return
         self._enforced_limit = reply_limit
         seconds = min(self._timeout, reply_limit)
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _release(self) -> None:
         if not self.closed:

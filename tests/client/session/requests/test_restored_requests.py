@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 import pytest
 
 from logitport import (
     InvalidArgument,
     LogitportError,
-    NotFound,
     ProcessorFailed,
     Request,
 )
-from logitport_proto import processing_pb2
-from tests.client.scripted import VOCAB, Background, Reconnecting, admitted, edits_reply, failure, int32, kinds, zeros
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from tests.client.scripted import VOCAB, Reconnecting, Restoring, edits_reply, failure, int32, kinds, zeros
 
 SLOW = Request([1], processors=[("team/slow", {})])
 FAST = Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})])
 SKIPPING = Request([1], processors=[("team/slow", {})], on_error="skip")
-UNKNOWN = NotFound("no request")
-
-
-class Restoring(Background):
-    """Admits requests of `team/slow` in the background, and reports those of a step that it does not have."""
-
-    def __init__(self, script: Any) -> None:
-        super().__init__(script)
-        self.missing: set[int] = set()
-        # Called at each frame that only collects results.
-        self.on_collect: Callable[[], object] = lambda: None
-
-    def answer(self, frame: Any) -> dict[str, Any]:
-        if frame.HasField("step"):
-            stepped = set(np.frombuffer(frame.step.slots, "<i4").tolist())
-            failures = [failure(slot, UNKNOWN) for slot in sorted(stepped & self.missing)]
-            return edits_reply(failures=failures, ended_admissions=len(self.ended))
-        if not (frame.HasField("add") and frame.add.in_background):
-            self.missing -= {one.slot for one in frame.add.requests}
-            return dict(self.script.correct(frame))
-        if not frame.add.requests:
-            self.on_collect()
-        slow = [bool(one.request.processors) and "slow" in str(one.request.processors) for one in frame.add.requests]
-        self.missing |= {one.slot for one, is_slow in zip(frame.add.requests, slow, strict=True) if is_slow}
-        self.missing -= {one.slot for one in self.ended if not one.HasField("error")}
-        added = processing_pb2.RequestsAdded(reads_logits=bytes(len(slow)), ended=self.ended)
-        added.chains.extend(admitted(frame))
-        self.record(frame)
-        added.pending = bytes(slow) if any(slow) else b""
-        self.ended.clear()
-        return {"added": added}
 
 
 @pytest.fixture

@@ -138,6 +138,40 @@ def test_a_server_that_ends_while_programs_of_a_pending_request_are_fetched(open
     assert run(session, handle)[1] == [[2.0] * VOCAB]
 
 
+@pytest.mark.parametrize("mode", ["all", "trusted"])
+def test_programs_of_an_entering_request_run_in_its_first_step(opened_on: Any, mode: str) -> None:
+    """Fetched after the forward pass. If the server is to run them, the step is repeated."""
+    session, (server,) = opened_on(1, mode)
+    other, entered = session.add(HALF), *session.enter([HALF])
+    pending = session.step({other: [2], entered: [2]})
+    assert kinds(server.script)[-2:] == ["add", "step"]
+    assert entered.programs == ()
+    logits = np.full((2, VOCAB), 4, np.float32)
+    assert pending.apply(logits).failures == {}
+    value = 2.0 if mode == "all" else 4.0  # the script returns logits as they are
+    assert logits.tolist() == [[value] * VOCAB] * 2
+    assert (server.on_engine, server.on_server) == (({0, 1}, set()) if mode == "all" else (set(), {0, 1}))
+    assert run(session, other, entered)[1] == [[value] * VOCAB] * 2
+
+
+def test_a_server_that_ends_while_programs_of_an_entering_request_are_fetched(opened_on: Any) -> None:
+    session, (first, second) = opened_on(2)
+    first.ends_at = "get_programs"
+    (entered,) = session.enter([HALF])
+    assert run(session, entered)[1] == [[2.0] * VOCAB]
+    assert (session.reconnects, second.on_engine) == (1, {0})
+
+
+def test_a_program_of_an_entering_request_that_is_refused(opened_on: Any) -> None:
+    session, (server,) = opened_on(1)
+    server.program = MIN_P  # has no parameter "temperature"
+    (entered,) = session.enter([HALF])
+    result, logits = run(session, entered, check=False)
+    assert {one: type(error) for one, error in result.failures.items()} == {entered: InvalidArgument}
+    assert kinds(server.script)[-3:] == ["get_programs", "remove", "step"], "the server has computed the step with it"
+    assert (server.on_engine, logits) == (set(), [[4.0] * VOCAB])
+
+
 def test_a_program_that_is_refused_after_a_reconnect(opened_on: Any) -> None:
     session, (first, second) = opened_on(2)
     second.program = MIN_P  # has no parameter "temperature"

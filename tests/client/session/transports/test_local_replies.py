@@ -79,6 +79,39 @@ def test_large_and_small_replies_that_arrive_together() -> None:
         opened.close()
 
 
+def test_a_large_frame_to_a_server_that_waits_for_room_for_its_replies() -> None:
+    """The replies to the frames before it are received meanwhile: neither end would go on otherwise."""
+    replies, frame = [b"first", b"x" * 3_000_000, b"last"], struct.pack("<I", 5_000_000) + bytes(5_000_000)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened = LocalTransport(ours, Beside(), 60, 8 << 20)  # type: ignore[arg-type]
+    received: list[int] = []
+
+    def serve() -> None:
+        for reply in replies[:-1]:
+            theirs.sendall(struct.pack("<I", len(reply)) + reply)
+        while sum(received) < len(frame):
+            received.append(len(theirs.recv(1 << 20)))
+        theirs.sendall(struct.pack("<I", len(replies[-1])) + replies[-1])
+
+    server = threading.Thread(target=serve)
+    server.start()
+    opened.send_bytes(frame)
+    assert [opened.receive() for _ in replies] == replies
+    server.join()
+    opened.close()
+    theirs.close()
+
+
+def test_a_server_that_ends_while_a_large_frame_is_sent(local: Any) -> None:
+    opened, server = local
+    opened.max_message_bytes = 8 << 20
+    later = threading.Timer(0.05, server.close)
+    later.start()
+    with pytest.raises(ServerUnavailable):
+        opened.send_bytes(bytes(8 << 20))
+    later.join()
+
+
 class Dribble:
     """Sends one byte after another, each long before the deadline of a read, until the other end is closed."""
 
