@@ -63,12 +63,16 @@ class ReportLog:
 
     def extend(self, later: ReportLog) -> None:
         """Add the events and failures of a log that began after this one."""
+        ended = [entry.position for entry in self._entries if entry.source.event == SKIPPED]
+        self._entries = [entry for entry in self._entries if entry.source.event != SKIPPED]
+        for position in (*ended, *(at for span in later._skipped for at in range(*span))):
+            _extend(self._skipped, position)
         for entry in later._entries:
             full = entry.event is not None and self._events() >= MAX_REQUEST_EVENTS
             self._entries.append(entry._replace(event=None, left_out=entry.left_out + 1) if full else entry)
         self._left_out += later._left_out
-        self.rows_skipped += later.rows_skipped
-        self.error = later.error or self.error
+        if later.error:
+            self.error, self.failed_at = later.error, later.failed_at
 
     def _events(self) -> int:
         return sum(entry.event is not None for entry in self._entries)

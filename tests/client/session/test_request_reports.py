@@ -209,10 +209,10 @@ def test_another_handle_of_a_request_continues_its_report(session: Session, mapp
     if after_its_step:
         handle.continue_report(before)
     assert (events(handle), handle.report.rows_applied) == ([("budget_hit", 0, {"at": 3})], 2)
-    handle.reporting().error = "X"
+    handle.reporting().error, handle.reporting().failed_at = "X", 1
     last = session.add(Request([5], [6], processors=[BUDGET]))
     last.continue_report(handle)
-    assert (last.report.error, last.report.rows_applied) == ("X", 2)
+    assert (last.report.error, last.report.failed_at, last.report.rows_applied) == ("X", 1, 2)
 
 
 def test_the_events_of_two_handles_are_limited_together(session: Session, mapping: Any) -> None:
@@ -224,6 +224,16 @@ def test_the_events_of_two_handles_are_limited_together(session: Session, mappin
     session.step({second: [2, 3]})
     report = second.report
     assert (len(report.events), report.events_left_out) == (MAX_REQUEST_EVENTS, MAX_REQUEST_EVENTS - 2)
+
+
+def test_skipped_rows_of_two_handles(session: Session, mapping: Any) -> None:
+    first, second = (session.add(Request([5], processors=[BUDGET])) for _ in range(2))
+    for handle, positions in ((first, (0, 1)), (second, (2, 4))):
+        for position in positions:
+            handle.reporting().add(RequestEvent(handle.slot, "", position, SKIPPED))
+    second.continue_report(first)
+    session.step({second: [2, 3, 4, 5]})
+    assert (second.report.skipped, second.report.rows_skipped) == (((0, 3), (4, 5)), 4)
 
 
 def test_the_events_of_a_shipped_processor(client: Client) -> None:

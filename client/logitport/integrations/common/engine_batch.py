@@ -97,7 +97,7 @@ class EngineBatch:
         """A request has failed."""
 
     def on_admitted(self, request: Any) -> None:
-        """The server has admitted a request; its first step was processed."""
+        """The server has admitted a request; its first step was processed. The request fails if this raises."""
 
     def on_applied(self, step: EngineStep, result: StepResult) -> None:
         """The rows of a step were processed."""
@@ -304,7 +304,10 @@ class EngineBatch:
         for request in self._entered.intersection(step.requests):
             self._entered.discard(request)
             if request.error is None and request.handle not in result.failures:
-                self.on_admitted(request)
+                try:
+                    self.on_admitted(request)
+                except Exception as error:  # noqa: BLE001 - raising would end the requests of the whole step
+                    self.fail(request, error)
 
     def _fail_rows(self, step: EngineStep, result: StepResult) -> None:
         """Fail the requests with processors that failed, and those with a row in which every id is denied."""
