@@ -51,7 +51,7 @@ class StartsSlowly(EditProcessor):
     def start(self, request: EditRequest) -> None:
         import time
 
-        time.sleep(600)
+        time.sleep(60)
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([1])
@@ -145,6 +145,7 @@ def test_shipped_classes_load_while_the_step_is_sent(remote: Session) -> None:
     assert remote.resyncs == 0
 
 
+@pytest.mark.slow
 def test_an_admission_that_takes_too_long(remote: Session) -> None:
     (good,) = remote.enter([Request([7], processors=[BAN])])
     (slow,) = remote.enter([Request([7], processors=[(StartsSlowly, {})])], seconds=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, read_values
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     from logitport.core.row_events import RequestEvent
     from logitport.report import ReportedProcessor
+
+
+# Positions with a number of events that were left out. The numbers of the first ones are added up if there are more.
+MAX_COUNTED_POSITIONS = 1024
 
 
 class _LoggedEvent(NamedTuple):
@@ -46,8 +51,9 @@ class ReportLog:
         self.error = ""
         self.failed_at: int | None = None
         self._entries: list[_LoggedEvent] = []
-        self._left_out = 0  # at positions that stay
-        self._skipped: list[tuple[int, int]] = []  # ranges of such positions, ascending
+        # Events that were left out, by position: a rewind takes back those at positions that it cuts off.
+        self._left_out: dict[int, int] = {}
+        self._skipped: list[tuple[int, int]] = []  # ranges of positions that stay, ascending
 
     def add(self, event: RequestEvent, path: Sequence[int] = ()) -> None:
         """Add an event of the present step. Its processor keeps its key. Raises InvalidArgument if it is invalid.
@@ -70,12 +76,22 @@ class ReportLog:
         for entry in later._entries:
             full = entry.event is not None and self._events() >= MAX_REQUEST_EVENTS
             self._entries.append(entry._replace(event=None, left_out=entry.left_out + 1) if full else entry)
-        self._left_out += later._left_out
+        for position, left_out in later._left_out.items():
+            self._leave_out(position, left_out)
         if later.error:
             self.error, self.failed_at = later.error, later.failed_at
 
     def _events(self) -> int:
         return sum(entry.event is not None for entry in self._entries)
+
+    def _leave_out(self, position: int, count: int) -> None:
+        if not count:
+            return
+        left_out = self._left_out
+        left_out[position] = left_out.get(position, 0) + count
+        if len(left_out) > MAX_COUNTED_POSITIONS:
+            first, second = islice(left_out, 2)
+            left_out[first] += left_out.pop(second)
 
     def keep_before(self, position: int, output: NDArray[np.int32] | None = None) -> list[RequestEvent]:
         """Drop what was reported at this position of the output or later: it is computed again.
@@ -85,6 +101,8 @@ class ReportLog:
         Returns:
             The events that stay, as they were added.
         """
+        if self._left_out and max(self._left_out) >= position:
+            self._left_out = {at: left_out for at, left_out in self._left_out.items() if at < position}
         kept: list[_LoggedEvent] = []
         sources: list[RequestEvent] = []
         offsets: dict[int, int] = {}  # of the row at each position: siblings may have the same id
@@ -95,13 +113,13 @@ class ReportLog:
             if offsets.setdefault(entry.position, entry.draft_offset) != entry.draft_offset:
                 continue
             sources.append(entry.source)
-            self._left_out += entry.left_out
+            self._leave_out(entry.position, entry.left_out)
             if entry.source.event == SKIPPED:
                 _extend(self._skipped, entry.position)
             elif entry.event is not None and len(kept) < MAX_REQUEST_EVENTS:
                 kept.append(entry._replace(left_out=0, draft_offset=0, path=()))
             elif entry.event is not None:
-                self._left_out += 1
+                self._leave_out(entry.position, 1)
         self._entries = kept
         return sources
 
@@ -128,7 +146,7 @@ class ReportLog:
                 for entry in entries
                 if entry.event is not None
             ),
-            events_left_out=self._left_out + sum(entry.left_out for entry in entries),
+            events_left_out=sum(self._left_out.values()) + sum(entry.left_out for entry in entries),
         )
 
 

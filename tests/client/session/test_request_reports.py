@@ -12,6 +12,7 @@ import pytest
 from logitport import Client, EditProcessor, InvalidArgument, Request, RequestsFailed, ServerUnavailable
 from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, RequestEvent, RowEvent
 from logitport.report import Report, ReportedProcessor
+from logitport.session import report_log
 from logitport.session.report_log import ReportLog
 from tests.toy_processors import AddOneInPlace
 
@@ -213,6 +214,29 @@ def test_another_handle_of_a_request_continues_its_report(session: Session, mapp
     last = session.add(Request([5], [6], processors=[BUDGET]))
     last.continue_report(handle)
     assert (last.report.error, last.report.failed_at, last.report.rows_applied) == ("X", 1, 2)
+
+
+@pytest.mark.parametrize("positions", [MAX_REQUEST_EVENTS + 6, 3 * report_log.MAX_COUNTED_POSITIONS])
+def test_events_that_were_left_out_at_positions_that_are_cut_off_are_not_counted(positions: int) -> None:
+    log = ReportLog()
+
+    def add(first: int, last: int) -> None:
+        for position in range(first, last):
+            log.add(RequestEvent(0, "key", position, RowEvent("e", b"{}", 0)))
+            log.keep_before(position + 1)  # as the next step does
+
+    def counts(position: int) -> tuple[int, int]:
+        report = log.report([], 0, position)
+        return len(report.events), report.events_left_out
+
+    add(0, positions)
+    assert counts(positions) == (MAX_REQUEST_EVENTS, positions - MAX_REQUEST_EVENTS)
+    log.keep_before(positions - 2)
+    assert counts(positions - 2) == (MAX_REQUEST_EVENTS, positions - 2 - MAX_REQUEST_EVENTS)
+    log.keep_before(10)
+    assert counts(10) == (10, 0)
+    add(10, positions)
+    assert counts(positions) == (MAX_REQUEST_EVENTS, positions - MAX_REQUEST_EVENTS)
 
 
 def test_the_events_of_two_handles_are_limited_together(session: Session, mapping: Any) -> None:
