@@ -151,6 +151,8 @@ class Session:
             self._requests.collect()  # now, because it may retire the buffer
         if self._table.entering:
             self._requests.end_entering()  # for the same reason
+        if self._channel.sent:
+            self._requests.with_reconnect(self._channel.receive_posted)  # also of requests removed since
         return self._requests.with_reconnect(lambda: self._buffer.rows(num_rows))
 
     def add(self, request: Request) -> Handle:

@@ -300,10 +300,11 @@ class EngineBatch:
         return step.sent_rows, edits
 
     def _report_admitted(self, step: EngineStep, result: StepResult) -> None:
-        """Report requests of which this was the first step, unless they have failed in it."""
+        """Report requests of which this was the first step, unless their admission was refused."""
         for request in self._entered.intersection(step.requests):
             self._entered.discard(request)
-            if request.error is None and request.handle not in result.failures:
+            # A refused request has no processors.
+            if request.error is None and (request.handle not in result.failures or request.handle.processors):
                 try:
                     self.on_admitted(request)
                 except Exception as error:  # noqa: BLE001 - raising would end the requests of the whole step

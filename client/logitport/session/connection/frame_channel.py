@@ -108,6 +108,8 @@ class FrameChannel(FrameConnection):
         self._receiving = threading.RLock()
         # The step without a reply.
         self._begun: SentStep[Any] | None = None
+        # The posted frame with a reply that the engine waits for.
+        self._awaited: SentFrame | None = None
         # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
         # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
@@ -209,14 +211,18 @@ class FrameChannel(FrameConnection):
         Raises:
             ServerUnavailable: the connection was lost.
         """
-        while self.sent and (take := self.sent[0].take) is not None:
-            self.transport.reply_limit = self.sent[0].limit
+        with self._receiving:
             try:
-                take(self._read(self.transport.receive(), self.sent.popleft()))
+                while self.sent and (take := self.sent[0].take) is not None:
+                    self._awaited = self.sent[0]
+                    self.transport.reply_limit = self.sent[0].limit
+                    take(self._read(self.transport.receive(), self.sent.popleft()))
             except (ServerUnavailable, SessionClosed):
                 raise
             except LogitportError as error:
                 raise self.lose(error) from None
+            finally:
+                self._awaited = None
 
     def begin(
         self,
@@ -285,11 +291,15 @@ class FrameChannel(FrameConnection):
     def unanswered(self) -> tuple[Transport, int] | None:
         """The transport, and the number of the frame with an awaited reply, or None. For any thread."""
         transport = self.transport
-        try:
-            last = self.sent[-1]
-        except IndexError:
-            return None
-        return (transport, last.seq) if last.take is None and not transport.has_ended else None
+        frame = self._awaited
+        if frame is None:
+            try:
+                frame = self.sent[-1]
+            except IndexError:
+                return None
+            if frame.take is not None:
+                return None
+        return None if transport.has_ended else (transport, frame.seq)
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""

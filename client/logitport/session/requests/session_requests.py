@@ -94,6 +94,10 @@ class SessionRequests:
 
     def enter(self, requests: Sequence[Request], seconds: float) -> list[Handle]:
         """Admit requests while their steps begin. Raises the errors of `Session.enter`."""
+        if self._channel.should_move:
+            self.with_reconnect(self.move)  # a step with an unanswered admission does not move
+        if self.admissions.answers:
+            self.settle()  # also of requests that were removed before any step
         handles = self.table.new_handles(requests, self._channel.opened.max_requests)
         self._begin(
             handles,

@@ -97,6 +97,8 @@ class LocalTransport(Transport):
             self._check_size(len(frame) - LENGTH.size)
         try:
             self._send_all(frame)
+        except LimitExceeded as error:  # of the replies that it receives meanwhile
+            raise self._too_large(error) from None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 

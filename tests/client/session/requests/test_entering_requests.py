@@ -310,6 +310,25 @@ def test_a_session_with_an_unanswered_admission_does_not_move(two: Reconnecting)
     assert moves.taken == 0
 
 
+def test_a_session_with_an_admission_before_each_step_moves() -> None:
+    session, script = session_of()
+    answer = script.answer
+
+    def answer_and_drain(frame: Any) -> dict[str, Any]:
+        reply = answer(frame)
+        if frame.HasField("step"):
+            reply["edits"].should_move = True
+        return reply
+
+    script.answer = answer_and_drain
+    session._requests._moves = moves = _Moves()
+    for _ in range(3):
+        (entered,) = session.enter([FAST])
+        session.step({entered: []}).apply(zeros())
+        session.remove(entered)
+    assert moves.taken == 2
+
+
 class _Moves:
     taken = 0
 
@@ -326,6 +345,21 @@ def test_the_buffer_waits_for_admissions_that_could_retire_it(two: Reconnecting)
     session.enter([SLOW])
     session.logits_buffer(1)
     assert (two.kinds(0), unread(two.scripts[0])) == (["open", "add", "add"], 0)
+
+
+def test_the_buffer_waits_for_the_admission_of_a_request_that_was_removed(opened: Any) -> None:
+    session, script = opened()
+    (gone,) = session.enter([FAST])
+    session.remove(gone)
+    session.logits_buffer(1)
+    assert unread(script) == 0
+
+
+def test_requests_that_are_removed_before_any_step_leave_nothing(opened: Any) -> None:
+    session, _ = opened()
+    for _ in range(200):
+        session.remove(*session.enter([FAST]))
+    assert len(session._requests.admissions.answers) + len(session._channel.sent) <= 20
 
 
 def test_after_close(opened: Any) -> None:
