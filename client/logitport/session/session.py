@@ -190,6 +190,7 @@ class Session:
         Their frame is written before the step's, and the reply is received with the step's reply, after the forward
         pass. The method that finishes the step, such as `PendingStep.apply`, then waits for admissions that have not
         ended, because their processors load, and for programs that the engine is to run: no row is left unedited.
+        The step is then processed twice. This is so for each chain with a shipped class, also one that is loaded.
 
         A request that the server refuses fails in its steps, with the error that `add` would raise; remove it then. So
         does a request whose admission takes longer than `seconds` after the forward pass, with ProcessorFailed. Until
