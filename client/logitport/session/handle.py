@@ -60,6 +60,7 @@ class Handle:
         only_denies: whether each of its processors declares that it only denies ids.
         skips: whether its rows stay unchanged if a processor fails.
         history: its tokens, including the new ids of every step.
+        begins_at: length of its output when it was added.
         tokens: counts the ids of the history, for programs.
         processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
@@ -70,7 +71,7 @@ class Handle:
     __slots__ = (
         *("follows_from_history", "generation", "history", "message", "names", "processed", "processors", "programs"),
         *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
-        *("log", "only_denies", "trace"),
+        *("_described", "begins_at", "log", "only_denies", "trace"),
     )
 
     def __init__(self, slot: int, generation: int, request: Request) -> None:
@@ -80,6 +81,7 @@ class Handle:
         self.message = checked(request).to_proto_without_history()
         self.request_id = self.message.request_id
         self.history = request.history()
+        self.begins_at = self.history.length - self.history.prompt_length
         self.tokens = RequestTokens(self.history)
         self.processors: tuple[str, ...] = ()
         self.names = tuple(call.processor.name for call in self.message.processors)
@@ -93,6 +95,7 @@ class Handle:
         self.removed = False
         self.trace = trace_context.headers()
         self.log: ReportLog | None = None
+        self._described: tuple[tuple[str, ...], list[tuple[str, ReportedProcessor]]] = ((), [])
 
     @property
     def params(self) -> list[bytes]:
@@ -154,14 +157,18 @@ class Handle:
     @property
     def described_chain(self) -> list[tuple[str, ReportedProcessor]]:
         """The key of each processor of the chain, and its description with its parameters."""
-        return [
-            (key, _described(call.processor, key, name)._replace(params=orjson.loads(call.params)))
-            for call, key, name in zip(self.message.processors, self.processors, self.names, strict=False)
-        ]
+        if self._described[0] != self.processors:  # once an admission: parameters and payloads may be large
+            described = [
+                (key, _described(call.processor, key, name)._replace(params=orjson.loads(call.params)))
+                for call, key, name in zip(self.message.processors, self.processors, self.names, strict=False)
+            ]
+            self._described = self.processors, described
+        return self._described[1]
 
     def continue_report(self, earlier: Handle) -> None:
         """Let the report include that of an earlier handle of the same request."""
         own, self.log = self.log, earlier.log or ReportLog()
+        self.log.keep_before(self.begins_at, self.history.output_token_ids)  # the rest is computed again
         self.log.rows_before += earlier.history.rows_applied
         if own is not None:
             self.log.extend(own)

@@ -157,11 +157,16 @@ class ChainSteps:
 
     def _fetch(self, client: Client, name: str, params: Mapping[str, Any], vocab_size: int) -> ProcessorLike:
         """Fetch a program as an engine does: a session receives those of its requests, and checks their digests."""
-        with client.session(vocab_size=vocab_size, dtype=torch.float32, record=False) as session:
+        with client.session(vocab_size=vocab_size, dtype=torch.float32, record=False, programs="all") as session:
             handle = session.add(Request(processors=[(name, params)]))
+        if handle.programs_on_server:
+            raise InvalidArgument(f"{name!r} is a program that takes too long for an engine; give its payload instead")
         if not handle.programs:
             raise InvalidArgument(f"{name!r} is code, which the server does not give away; {_WAY_OUT}")
-        return handle.programs[0].verified.program
+        program = handle.programs[0].verified.program
+        if handle.digests() != [program.digest]:
+            raise PayloadError(f"the server sent the program {program.digest} in place of {name}")
+        return program
 
 
 class _Requests:

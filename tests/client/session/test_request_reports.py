@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from logitport import Client, EditProcessor, InvalidArgument, Request, RequestsFailed, ServerUnavailable
+from logitport import Client, EditProcessor, InvalidArgument, Request, RequestsFailed, ServerUnavailable, payload
 from logitport.core.row_events import MAX_REQUEST_EVENTS, SKIPPED, RequestEvent, RowEvent
 from logitport.report import Report, ReportedProcessor
 from logitport.session import report_log
@@ -240,24 +240,45 @@ def test_events_that_were_left_out_at_positions_that_are_cut_off_are_not_counted
 
 
 def test_the_events_of_two_handles_are_limited_together(session: Session, mapping: Any) -> None:
-    first, second = (session.add(Request([5], processors=[BUDGET])) for _ in range(2))
+    first = session.add(Request([5], processors=[BUDGET]))
+    second = session.add(Request([5], [2], processors=[BUDGET]))
     for handle, position in ((first, 0), (second, 1)):
         for _ in range(MAX_REQUEST_EVENTS - 1):
             handle.reporting().add(RequestEvent(handle.slot, "thinking_budget", position, RowEvent("e", b"{}", 0)))
     second.continue_report(first)
-    session.step({second: [2, 3]})
+    session.step({second: [3]})
     report = second.report
     assert (len(report.events), report.events_left_out) == (MAX_REQUEST_EVENTS, MAX_REQUEST_EVENTS - 2)
 
 
 def test_skipped_rows_of_two_handles(session: Session, mapping: Any) -> None:
-    first, second = (session.add(Request([5], processors=[BUDGET])) for _ in range(2))
+    first = session.add(Request([5], processors=[BUDGET]))
+    second = session.add(Request([5], [2, 3], processors=[BUDGET]))
     for handle, positions in ((first, (0, 1)), (second, (2, 4))):
         for position in positions:
             handle.reporting().add(RequestEvent(handle.slot, "", position, SKIPPED))
     second.continue_report(first)
-    session.step({second: [2, 3, 4, 5]})
+    session.step({second: [4, 5]})
     assert (second.report.skipped, second.report.rows_skipped) == (((0, 3), (4, 5)), 4)
+
+
+def test_rows_that_are_computed_again_by_another_handle_are_not_skipped(session: Session, mapping: Any) -> None:
+    first = session.add(Request([5], processors=[BUDGET]))
+    for position in (5, 6, 7):
+        first.reporting().add(RequestEvent(first.slot, "", position, SKIPPED))
+    second = session.add(Request([5], [2], processors=[BUDGET]))
+    second.reporting().add(RequestEvent(second.slot, "", 2, SKIPPED))
+    second.continue_report(first)
+    session.step({second: [3, 4, 5, 6, 7, 8, 9]})
+    assert second.report.skipped == ((2, 3),)
+
+
+def test_a_large_payload_is_read_once_for_reports(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[(ReportsLengths, {})]))
+        name = handle.report.processors[0].name
+        monkeypatch.setattr(payload, "unwrap", lambda _: pytest.fail("read again"))
+        assert handle.report.processors[0].name == name
 
 
 def test_the_events_of_a_shipped_processor(client: Client) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument
+from logitport.session.requests.chain_programs import ChainPrograms
 from logitport.shipping import serialize
 from logitport.training import ChainReplay, Rollout, replay
 from logitport_builtins.programs import BUILTIN_PROGRAMS
@@ -37,6 +39,30 @@ def test_a_program_is_fetched_from_the_registry(client: Client) -> None:
     unknown = Rollout(PROMPT, output, [("ab" * 32, {})])
     with pytest.raises(InvalidArgument, match=f"rollout 0: .*{'ab' * 32}"):
         trainer(logits, [unknown])
+
+
+def test_a_program_is_fetched_where_engines_run_none(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.register(BUILTIN_PROGRAMS["min_p"], name="team/off")
+    output, logits, wanted, _ = sampled(client, [("team/off", PARAMS[1])])
+    monkeypatch.setenv("LOGITPORT_PROGRAMS", "off")
+    rollout = Rollout(PROMPT, output, [("team/off", PARAMS[1])])
+    torch.testing.assert_close(ChainReplay(client=client)(logits, [rollout])[0], wanted)
+
+
+def test_another_program_than_that_of_the_digest_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = client.register(BUILTIN_PROGRAMS["min_p"]).digest
+    other = BUILTIN_PROGRAMS["top_p"]
+    bind = ChainPrograms.bind
+
+    def swapped(programs: ChainPrograms, handle: Any, *arguments: Any) -> None:
+        bind(programs, handle, *arguments)
+        handle.programs = (SimpleNamespace(verified=SimpleNamespace(program=other)),)
+
+    monkeypatch.setattr(ChainPrograms, "bind", swapped)
+    with pytest.raises(
+        InvalidArgument, match=f"rollout 0: the server sent the program {other.digest} in place of {digest}"
+    ):
+        ChainReplay(client=client)(torch.zeros(1, 1, 24), [Rollout(PROMPT, [3], [(digest, PARAMS[1])])])
 
 
 def test_code_runs_in_the_trainer_only_if_it_is_trusted(client: Client, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
+from logitport.integrations.sglang import _hook
 from logitport.integrations.sglang.draft_rows import DraftRows
 from logitport.integrations.sglang.draft_trees import read_blocks
-from logitport.integrations.sglang.requests import end, request_of
+from logitport.integrations.sglang.requests import awaits_token, end, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def wrap_prepare(prepare: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(prepare)
     def wrapped(verify_input: Any, batch: Any, *args: Any, **keywords: Any) -> Any:
-        if batch.sampling_info is not None:
+        if batch.sampling_info is not None and batch.sampling_info.has_custom_logit_processor:
             setattr(batch.sampling_info, _INPUT, verify_input)
         return prepare(verify_input, batch, *args, **keywords)
 
@@ -81,9 +82,10 @@ def _accept_index(lengths: torch.Tensor, nodes: int) -> torch.Tensor:
 
 
 def _refuse_grammar(params: Any) -> bool:
-    """End a request with a grammar of SGLang's. Returns whether it has one; its rows then stay as they are."""
+    """End a request with a chain and a grammar of SGLang's. Returns whether it is one; its rows stay as they are."""
     req = request_of(params)
-    if getattr(req, "grammar", None) is None:
+    if getattr(req, "grammar", None) is None or not _hook().may_have_chain(params):
         return False
-    end(req, InvalidArgument(_GRAMMAR))
+    if awaits_token(req):
+        end(req, InvalidArgument(_GRAMMAR))
     return True

@@ -21,7 +21,7 @@ from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang.engine_options import BEAMS, engine_name, published_names
 from logitport.integrations.sglang.guard import REFUSED, names_hook
-from logitport.integrations.sglang.requests import check_custom_params, plugin_installed
+from logitport.integrations.sglang.requests import NO_MASK, check_custom_params, names_of, plugin_installed
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
@@ -48,12 +48,6 @@ def install() -> None:
 # Where a `GenerateReqInput` holds the headers of its HTTP request, and whether it was normalized before SGLang does so.
 _HEADERS = "logitport_headers"
 _NORMALIZED = "logitport_normalized"
-
-_NO_MASK = (
-    "logitport: return_sampling_mask needs processors that declare only_denies, because SGLang returns the ids that "
-    "could be sampled, and not what else changed their probabilities; leave out return_sampling_mask, or those of this "
-    "chain that do not declare it: "
-)
 
 
 def _wrap_supports(supports: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -97,7 +91,7 @@ async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs:
             try:
                 only_denies = await trials.run_on_thread(trial, _options(manager))
                 if returns_mask and not only_denies:
-                    raise ValueError(_NO_MASK + ", ".join(str(name)[:40] for name, _ in trial.processors))
+                    raise ValueError(NO_MASK + names_of(trial.processors))
             except LogitportError as error:
                 # SGLang answers ValueError with 400; no other status exists there.
                 if caused_by_chain(type(error)) or returns_mask:

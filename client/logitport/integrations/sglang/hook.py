@@ -113,6 +113,13 @@ class Hook:
             end(cast("SchedulerRequest", request).req(), cast("LogitportError", request.error))
         return {row: request.req() for row, request in step.denied.items()} if step.denied else {}
 
+    def may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
+        """Return whether a request with these parameters has processors, or parameters that are wrong."""
+        try:
+            return bool(chain_of(custom_params, self._default))
+        except InvalidArgument:
+            return True
+
     def _repeat_step(self, custom_params: Sequence[Mapping[str, Any] | None]) -> bool:
         """Set the new ids of the last step again, if only one id has joined each request. Returns whether it did."""
         try:
@@ -199,7 +206,7 @@ class Hook:
                     is_whole = False
             except Exception as broken:  # noqa: BLE001 - an exception would end the engine
                 is_whole = False
-                if self._may_have_chain(cast("Mapping[str, Any]", params)):
+                if self.may_have_chain(cast("Mapping[str, Any]", params)):
                     end(req, _unreadable(broken))
                     leave_only(logits, [row + node for node in trees.get(row, NO_DRAFTS).nodes], ending_id(req))
         return rows, is_whole
@@ -222,13 +229,6 @@ class Hook:
             req = request.req()
             if req is None or req.finished():
                 self._batch.release(self._tracked.pop(key))
-
-    def _may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
-        """Return whether a request with these parameters has processors, or parameters that are wrong."""
-        try:
-            return bool(chain_of(custom_params, self._default))
-        except InvalidArgument:
-            return True
 
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:

@@ -39,6 +39,13 @@ _STATE_STAYS = (
     "make it a program, or use an SGLang that does both"
 )
 
+# Why a request with `return_sampling_mask` is refused.
+NO_MASK = (
+    "logitport: return_sampling_mask needs processors that declare only_denies, because SGLang returns the ids that "
+    "could be sampled, and not what else changed their probabilities; leave out return_sampling_mask, or those of this "
+    "chain that do not declare it: "
+)
+
 # Set once the plugin is installed in this process. SGLang loads plugins in all of its processes.
 plugin_installed = threading.Event()
 
@@ -149,12 +156,15 @@ class SchedulerBatch(EngineBatch):
         """Let the output of the request show its report, which includes that of an earlier session.
 
         Raises:
-            InvalidArgument: its state would not reach the other SGLang.
+            InvalidArgument: its state would not reach the other SGLang, or its sampling mask would be wrong.
         """
         handle, req = request.handle, request.req()
         assert handle is not None  # noqa: S101 - it was admitted
         if self.is_disaggregated and handle.sends_logits and not handle.follows_from_history:
             raise InvalidArgument(_STATE_STAYS)
+        # The front end has checked what the names meant then, and another front end may have checked nothing.
+        if getattr(req, "return_sampling_mask", False) and not handle.only_denies:
+            raise InvalidArgument(NO_MASK + names_of(request.chain))
         if request.latest is not None:
             handle.continue_report(request.latest)
         request.latest = handle
@@ -165,6 +175,11 @@ class SchedulerBatch(EngineBatch):
         if handle.processed:
             return StateLost(f"the state of its processors was lost with the session: {error}")
         return None
+
+
+def names_of(chain: Chain) -> str:
+    """Return the processors of a chain for a message."""
+    return ", ".join(str(name)[:40] for name, _ in chain)
 
 
 def _prompt_of(req: Any) -> Sequence[int]:

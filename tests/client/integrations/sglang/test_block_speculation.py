@@ -124,6 +124,18 @@ def test_a_grammar_of_sglang_is_refused() -> None:
     assert torch.isinf(logits[NODES:, 31]).all()
 
 
+def test_a_grammar_of_a_request_without_a_chain_and_an_end_are_left_alone() -> None:
+    plain, ended = Req([2], grammar=object()), Req([3], grammar=object(), to_finish="aborted")
+    verify([[2] * NODES, [3] * NODES], params_of(plain), params_of(ended, ban(31)))
+    assert (plain.to_finish, ended.to_finish) == (None, "aborted")
+
+
+def test_a_batch_without_processors_keeps_no_drafts() -> None:
+    batch = SimpleNamespace(sampling_info=SimpleNamespace(has_custom_logit_processor=False))
+    block_speculation.wrap_prepare(lambda verify_input, batch: None)(object(), batch)
+    assert vars(batch.sampling_info) == {"has_custom_logit_processor": False}
+
+
 @pytest.mark.parametrize("lens", [None, [NODES]], ids=["DFLASH", "DSPARK"])
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_denied_row_ends_the_request_if_its_draft_is_accepted(accepted: bool, lens: list[int] | None) -> None:

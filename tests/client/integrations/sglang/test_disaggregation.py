@@ -82,6 +82,18 @@ def test_the_decode_worker_rebuilds_the_state_from_the_ids(
     assert expected[0] == 31
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_sampling_mask_of_a_chain_that_adds_biases_is_refused(hook: Hook, masks: bool) -> None:  # noqa: F811
+    """A name may mean another class by now than in the trial of the front end."""
+    req, other = Req([2], return_sampling_mask=masks), Req([3], return_sampling_mask=masks)
+    adds = ["logit_bias", {"logit_bias": {"4": 1.0}}]
+    sample(step(hook, params_of(req, adds), params_of(other, NGRAMS)), req, other)
+    assert (req.to_finish is not None, other.to_finish) == (masks, None)
+    if masks:
+        assert req.to_finish.status == HTTPStatus.BAD_REQUEST
+        assert "declare only_denies" in req.to_finish.message
+
+
 @pytest.mark.parametrize(("mode", "refused"), [("null", False), ("prefill", True), ("decode", True)])
 def test_state_that_does_not_follow_from_the_ids_is_refused(
     monkeypatch: pytest.MonkeyPatch,
