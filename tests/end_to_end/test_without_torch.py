@@ -83,6 +83,7 @@ NEED_TORCH = (
     "logitport.ops.apply_edits.triton",
     "logitport.session.logits.device_memory",
     "logitport.system.cuda_ipc",
+    "logitport.training",
     "logitport_programs.capturing",
     "logitport_programs.lifting",
     "logitport_programs.runtime.",

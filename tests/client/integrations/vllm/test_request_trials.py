@@ -73,10 +73,11 @@ def test_slow_chains_of_one_tenant_delay_no_other_and_not_the_event_loop(
     monkeypatch.setattr(tenants, "tenant_of", lambda request: request.params.tenant)
     released, tried = threading.Event(), []
 
-    def admit(_: Any, request: Any) -> None:
+    def admit(_: Any, request: Any) -> bool:
         tried.append(request.tenant)
         if request.tenant == "slow":
             assert released.wait(200)
+        return False
 
     monkeypatch.setattr(trials, "_admit", admit)
 
@@ -108,7 +109,7 @@ class SlowSession:
 
     def add(self, request: Any) -> object:
         time.sleep(self.seconds.pop(0))
-        self.held.append(object())
+        self.held.append(SimpleNamespace(only_denies=False))
         return self.held[-1]
 
     def remove(self, handle: object) -> None:
