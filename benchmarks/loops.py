@@ -1,6 +1,6 @@
 """How early `loop_guard` finds loops, what else it finds, and its time: `python -m benchmarks.loops`, and `publish`.
 
-A loop is a text that ends in a part of itself, again and again. What else is found is counted in texts without loops,
+A loop is a text that ends in a part of itself, again and again. Other findings are counted in texts without loops,
 as ids of a BPE and as bytes. The time of a row-step is that of a step of 256 requests with a short ban list and the
 guard, minus that of the same step without the guard, in turns.
 """

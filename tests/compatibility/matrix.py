@@ -26,7 +26,7 @@ ROWS = [*DIALECTS, *BEHAVIORS]
 REPORT = "report"
 every_row = pytest.mark.parametrize("row", ROWS)
 
-# What a row does, by name: a function of a history and a row of logits. All dialects have one effect.
+# The effect of a row, by name: a function of a history and a row of logits. All dialects have one effect.
 REFERENCES: dict[str, Callable[[Sequence[int], Any], Any]] = {
     "effect": effect.apply,
     "phases": behaviors.phases,

@@ -69,7 +69,7 @@ def _closes(entry: tuple[str, dict[str, Any]]) -> int:
     return 1 if entry[0] == "ThinkingBudget" else 2 * (entry[1].get("action") == "end_thinking")
 
 
-# What closes thinking blocks comes last: a later processor that denies its tags is refused.
+# The processor that closes thinking blocks comes last: a later processor that denies its tags is refused.
 CHAIN = st.one_of(
     st.lists(st.sampled_from(COMPILED), max_size=3), st.lists(st.sampled_from(COMPILED + IN_PYTHON), max_size=3)
 ).map(lambda chain: sorted(chain, key=_closes))

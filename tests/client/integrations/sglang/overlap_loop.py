@@ -38,7 +38,7 @@ class OverlapLoop:
         self.lengths = [LENGTH - 7 * n for n in range(requests)]
         self.params = [params_of(req, *chain) if chain else None for req in self.reqs]
         self.result_queue: deque[Any] = deque()
-        # What the worker knows, like the tensors of SGLang's GPU: all ids, before the scheduler has processed them.
+        # All ids that the worker knows, like SGLang's tensors: also those that the scheduler has not processed.
         self.known = {
             req.rid: [*req.origin_input_ids, int(row_of([*req.origin_input_ids]).argmax())] for req in self.reqs
         }
