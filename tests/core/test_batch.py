@@ -267,6 +267,22 @@ def step_of(
     return processing_pb2.Step(**(usual | columns))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_request_of_another_history_fails_alone_with_the_most_drafts(compiled: bool) -> None:
+    engine = Engine(VOCAB, DenyHistory, max_draft_tokens=MAX_DRAFTS)
+    if not compiled:
+        engine.session.batch.compiled = None
+    wrong, right = (engine.add(slot, [("DenyHistory", {})], prompt=[slot]) for slot in (0, 1))
+    steps = [step_of(wrong, new=[], drafts=[2] * 4, base_lengths=int32(9)), step_of(right, new=[], drafts=[3])]
+    both = {field.name: b"".join(getattr(step, field.name) for step in steps) for field in steps[0].DESCRIPTOR.fields}
+    both["row_requests"] = int32(*[0] * 5, *[1] * 2)
+    reply = processing_pb2.StepEdits()
+    frame = processing_pb2.Step(**both)
+    session_steps.step(engine.session, frame, serialized(frame), reply)
+    assert [failure.slot for failure in reply.failures] == [wrong.slot]
+    assert engine.denied(reply, 7)[5:] == [[1], [1, 3]]
+
+
 def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> None:
     engine = open_engine()
     request = engine.add(0, [COMPILED[0], COMPILED[4]])

@@ -102,7 +102,7 @@ class DraftWalks(Generic[OwnerT]):
         return iter(self._drafts)
 
     def visit_of(self, owner: OwnerT, offset: int) -> int:
-        """Return the visit at this draft offset of a request; 0 if it has no drafts."""
+        """Return the visit at this draft offset of a request: the offset itself, unless its drafts are a tree."""
         drafts = self._drafts.get(owner)
         return drafts.parents.walk()[1][offset] if drafts is not None and drafts.parents else offset
 

@@ -203,7 +203,8 @@ def _by_visit(rows: Rows, drafts: Mapping[ActiveRequest, Drafts], outcome: Recor
     lengths = {request: request.history.length for request in walks}
     rows_at: list[list[Row]] = [[] for _ in range(walks.visits)]
     for row in rows:
-        rows_at[walks.visit_of(row.request, row.draft_offset)].append(row)
+        if row.request.failure is None:  # the drafts of a request that failed before are not in `drafts`
+            rows_at[walks.visit_of(row.request, row.draft_offset)].append(row)
     for visit, visited in enumerate(rows_at):
         for request, depth, token_id in walks.changes(visit):
             if request.failure is None:
