@@ -78,6 +78,22 @@ SLOW = frozenset(
         "examples/test_engine.py",
         "examples/test_node.py",
         "server/dialects/test_dialect_conformance.py",
+        # Workers, zygotes, supervisors or forkers that start, end or are killed in each test.
+        "sandbox/test_forker.py",
+        "sandbox/test_users.py",
+        "server/executors/test_bad_input.py",
+        "server/executors/test_workers.py",
+        "server/front_door/test_forked_workers.py",
+        "server/front_door/test_memory_shares.py",
+        "server/front_door/test_reports.py",
+        "server/front_door/test_session_zygote.py",
+        "server/processes/test_supervisor.py",
+        "server/worker/test_malloc.py",
+        "server/worker/test_temporary_folder.py",
+        # Programs captured from classes that are changed, line by line.
+        "client/shipping/test_suspect_code.py",
+        # A model of its own in each test.
+        "docs/test_reasoning_page.py",
         # A browser.
         "examples/test_picture.py",
         "play/test_browser.py",

@@ -71,6 +71,7 @@ def loses_all_ids(chain: Sequence[tuple[str, dict[str, Any]]]) -> bool:
     return any(leaves_no_id(chain, ids[:length]) for ids in outputs for length in range(61))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "shortest"), RULES)
 def test_chains_that_can_lose_all_ids_are_refused(rule: dict[str, Any], shortest: int) -> None:
     guard = ("loop_guard", {"action": "end", **rule})

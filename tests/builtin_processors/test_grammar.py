@@ -116,6 +116,7 @@ WRITTEN = {
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["regex", "ebnf"])
 @settings(max_examples=examples(150))
 @given(regexes.REGEXES, MOVES)
@@ -274,6 +275,7 @@ def test_the_prompt_is_not_matched() -> None:
     assert Follow({"regex": "ab"}, prompt=prompt).allowed() == Follow({"regex": "ab"}).allowed()
 
 
+@pytest.mark.slow
 def test_a_matcher_that_reached_a_limit_of_its_grammar_is_restarted(
     no_trials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +301,7 @@ def test_an_output_that_exceeds_the_limits_by_itself_fails(no_trials: None, monk
         request.allowed()
 
 
+@pytest.mark.slow
 def test_a_slow_mask_fails_only_its_own_request(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "MAX_MASK_SECONDS", 0.008)  # the library's own limits end a mask soon after 0.1 s
     compiled_grammar.compiled.cache_clear()  # a grammar that has been followed before has fast masks

@@ -232,6 +232,7 @@ def test_engines_that_are_killed_leave_a_file(server: RunningServer, path: Path)
         assert len(request.steps) > 5
 
 
+@pytest.mark.slow
 def test_a_full_file_stops_the_recording_and_not_the_engine(client: Client, path: Path) -> None:
     options = RecordOptions(path, max_bytes=1 << 16, sample_every=1)
     with client.session(vocab_size=VOCAB, record=options) as session:

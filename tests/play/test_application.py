@@ -154,6 +154,7 @@ def looping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]
         yield Client(server.url)
 
 
+@pytest.mark.slow
 def test_a_processor_that_does_not_return_is_stopped_and_its_step_given_up(looping: Client) -> None:
     loops = [NGRAM, {"processor": "my.py:Loops"}]
     answer = looping.run(chain=loops, steps=4)
@@ -166,6 +167,7 @@ def test_a_processor_that_does_not_return_is_stopped_and_its_step_given_up(loopi
     assert looping.run(chain=[NGRAM], steps=4)["steps"] == 4
 
 
+@pytest.mark.slow
 def test_a_processor_that_cannot_be_stopped_is_an_error_with_its_line(
     looping: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def test_every_built_in_has_a_form() -> None:
     assert set(BUILTIN_FIELDS) <= set(BUILTINS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUILTINS))
 def test_the_first_parameters_are_accepted(name: str) -> None:
     simulate([(name, dict(STARTERS[name]))], STORY, [3], 2)

@@ -79,6 +79,7 @@ def finished(runs: Runs, spec: RunSpec) -> RunResult:
     return result
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     model = from_folder(folder)
     assert (model.token_text, model.eos_token_ids, model.encode("1, 2 3")) == (None, (2,), [1, 2, 3])

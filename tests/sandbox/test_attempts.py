@@ -24,7 +24,7 @@ MAY_BE_STOPPED_ANYWAY = {
 
 _ACTIVE = [
     pytest.param(ALL, id="all"),
-    pytest.param(NONE, id="none"),
+    pytest.param(NONE, id="none", marks=pytest.mark.slow),
     *(pytest.param(frozenset({name}), id=f"{name} alone", marks=pytest.mark.slow) for name in LAYER_NAMES),
     *(pytest.param(ALL - {name}, id=f"all but {name}", marks=pytest.mark.slow) for name in LAYER_NAMES),
 ]

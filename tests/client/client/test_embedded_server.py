@@ -222,6 +222,7 @@ for module in pkgutil.walk_packages(logitport_session.__path__, "logitport_sessi
 WITH_TORCH = ("logitport_session.dialects.", "logitport_session.shared_memory.")
 
 
+@pytest.mark.slow
 def test_a_session_imports_none_of_the_servers_packages() -> None:
     found = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True, text=True)
     failed = [line.split() for line in found.stdout.splitlines()]
@@ -264,6 +265,7 @@ with Client.embedded() as client, client.session(vocab_size=8) as session:
 """
 
 
+@pytest.mark.slow
 def test_a_session_needs_neither_linux_nor_the_compiled_core() -> None:
     found = subprocess.run([sys.executable, "-c", ON_A_MAC], check=False, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr

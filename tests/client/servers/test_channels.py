@@ -195,6 +195,7 @@ def test_the_answer_of_a_server_without_a_load(status: grpc.StatusCode, kind: ty
         running.stop(None).wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [Load(0, accepts_sessions=True), None])
 def test_a_slow_answer_is_not_waited_for_once_a_server_accepts(late: Answer) -> None:
     cluster = Cluster(2)

@@ -283,6 +283,7 @@ def trickling(first: bytes = b"", byte: bytes = b"x") -> Iterator[int]:
 HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "byte"), [(b"", b"x"), (HEAD, b" "), (HEAD + document({"targets": ["a:1"]}), b" "), (HEAD + b"[]", b" ")]
 )

@@ -216,6 +216,7 @@ def test_another_handle_of_a_request_continues_its_report(session: Session, mapp
     assert (last.report.error, last.report.failed_at, last.report.rows_applied) == ("X", 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [MAX_REQUEST_EVENTS + 6, 3 * report_log.MAX_COUNTED_POSITIONS])
 def test_events_that_were_left_out_at_positions_that_are_cut_off_are_not_counted(positions: int) -> None:
     log = ReportLog()

@@ -81,6 +81,7 @@ def test_a_program_is_shipped_as_it_is() -> None:
     assert reserialize(program, lift=False).serialized == name_processor(program).payload
 
 
+@pytest.mark.slow
 def test_a_tensor_processor_that_cannot_be_captured(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(NotCapturable, match=r"test_shipping\.py:\d+.*torch\.where"):
         reserialize(Branches, lift=True)

@@ -94,6 +94,7 @@ def test_forged_members_are_refused(member: bytes, problem: str) -> None:
         list(read(io.BytesIO(pack([b"a"]) + member)))
 
 
+@pytest.mark.slow
 def test_a_member_that_expands_to_too_much_is_refused() -> None:
     content = bytes(members.MAX_MEMBER_BYTES + 1)
     with pytest.raises(InvalidArgument, match=f"more than {members.MAX_MEMBER_BYTES} bytes of events"):

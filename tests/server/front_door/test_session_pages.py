@@ -68,6 +68,7 @@ async def test_sessions_that_end_meanwhile_do_not_end_the_pages() -> None:
         assert await processes.page(2, 2) == (["alice:4"], "")
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_process_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_pages, "_ANSWER_SECONDS", 1.0)

@@ -125,6 +125,7 @@ def test_the_events_of_built_ins_are_known() -> None:
     assert names == set(BUILTIN_EVENTS)
 
 
+@pytest.mark.slow
 def test_installed_processors_keep_their_labels() -> None:
     metrics = Metrics()
     metrics.processors.set_installed(["thinking_budget", "our:Own"])

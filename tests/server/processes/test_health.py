@@ -27,6 +27,7 @@ def test_no_server() -> None:
     assert check_health(free_address()) is Health.SILENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("health", Health)
 def test_what_the_page_shows(health: Health) -> None:
     pages = listen("127.0.0.1:0", CollectorRegistry(), health=lambda: health)

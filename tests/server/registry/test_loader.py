@@ -60,6 +60,7 @@ def test_a_failed_load_is_retried() -> None:
     assert loader.load.cache_info().currsize == 0
 
 
+@pytest.mark.slow
 def test_nothing_else_unpickles() -> None:
     """`payload.loads` has one caller in the service, and only `payload` imports pickle modules."""
     callers, picklers = [], []

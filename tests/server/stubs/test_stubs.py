@@ -89,6 +89,7 @@ def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Sour
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
+@pytest.mark.slow
 def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
     with importable_stubs():
         from vllm.v1.sample.logits_processor import builtin

@@ -213,6 +213,7 @@ def test_a_front_end_that_restarts_loses_messages_and_stops_nothing(worker: Fron
     first.close()
 
 
+@pytest.mark.slow
 def test_a_worker_never_waits_for_a_front_end(worker: FrontEndSender) -> None:
     receiver, names = FrontEndReceiver("abc"), [f"r{number}" for number in range(3000)]
     for name in names:

@@ -100,6 +100,7 @@ CHAINS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [1, 2])
 @pytest.mark.parametrize("chains", CHAINS)
 def test_two_ranks_give_the_result_of_one(chains: str, apart: int, failures: list[Any]) -> None:

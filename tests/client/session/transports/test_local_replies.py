@@ -44,6 +44,7 @@ def local() -> Iterator[tuple[LocalTransport, socket.socket]]:
     theirs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS, ids=["receive", "receive_region"])
 @pytest.mark.parametrize("sent", [0, 3, 4, 8])
 def test_a_reply_that_misses_the_deadline(local: Any, sent: int, read: Callable[[LocalTransport], Any]) -> None:
@@ -130,6 +131,7 @@ class Dribble:
                 time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("read", "is_left"),
     [(READS[0], False), (READS[0], True), (READS[1], False)],

@@ -68,6 +68,7 @@ def test_a_front_door_that_does_not_answer_is_not_waited_for(link: Any) -> None:
     assert slots.holds(worker)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_late_refusal_returns_nothing(link: Any) -> None:
     slots, worker = LentSlots(link), PlayedWorker()
     assert not slots.acquire_free(worker)  # type: ignore[arg-type]
