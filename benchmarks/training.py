@@ -22,7 +22,9 @@ from logitport.training.chain_steps import ChainSteps
 from logitport.training.tiled_passes import TilePlan
 from tests.programs.runtime.memory import peak_bytes
 
-_ROUNDS = 5
+_ROUNDS = 3
+# For time, and for memory.
+_TIMED, _TIMED_IDS, _TIMED_TILE_ROWS = 64, 4096, 2048
 _ROLLOUTS, _IDS, _TILE_ROWS = 12, 256, 512
 _HIDDEN = 64
 _MAX_TIME, _MAX_MEMORY = 0.15, 1.1
@@ -33,27 +35,27 @@ def run() -> Report:
     return suite.run({"edits": _edits, "memory": _memory})
 
 
-def _rollouts(sampling: dict[str, float] | None = None) -> list[Rollout]:
-    """Rollouts with one of the three built-ins of the mix each."""
-    workload = Workload(_ROLLOUTS, 2 * _IDS)
+def _rollouts(count: int, length: int, sampling: dict[str, float] | None = None) -> list[Rollout]:
+    """Rollouts with one of the three built-ins of the mix each, and as many ids in the prompt as in the output."""
+    workload = Workload(count, 2 * length)
     found = []
     for row, ids in enumerate(workload.histories()):
         kind = workload.kind(row)
         assert kind is not None
-        found.append(Rollout(ids[:_IDS], ids[_IDS:], [(kind.ours, kind.params)], sampling=sampling))
+        found.append(Rollout(ids[:length], ids[length:], [(kind.ours, kind.params)], sampling=sampling))
     return found
 
 
 def _edits() -> Iterator[BarLine]:
     """The time of the chains ÷ that of log-softmax, in turns."""
     workload = Workload()
-    rollouts, width = _rollouts(), workload.vocab_size
+    rollouts, width = _rollouts(_TIMED, _TIMED_IDS), workload.vocab_size
     steps = ChainSteps("", (), "")
-    tile_memory = torch.randn(_TILE_ROWS, width)
+    tile_memory = torch.randn(_TIMED_TILE_ROWS, width)
     result = torch.empty_like(tile_memory)
     seconds = []
     for _ in range(_ROUNDS + 1):
-        plan = TilePlan(steps, rollouts, width, tile_rows=_TILE_ROWS, keep_bytes=0, keeps_sampled=False)
+        plan = TilePlan(steps, rollouts, width, tile_rows=_TIMED_TILE_ROWS, keep_bytes=0, keeps_sampled=False)
         begun = time.perf_counter()
         for _, tile in plan.passes(tile_memory.device):
             tile.process(tile_memory[: tile.rows])
@@ -64,7 +66,7 @@ def _edits() -> Iterator[BarLine]:
         seconds.append((middle - begun, time.perf_counter() - middle))
         tile_memory.normal_()
     chains, softmax = np.array(seconds[1:]).T[:, :, None]
-    case = f"{_ROLLOUTS} rollouts of {_IDS} ids, tiles of {_TILE_ROWS} rows"
+    case = f"{_TIMED} rollouts of {_TIMED_IDS:,} ids, tiles of {_TIMED_TILE_ROWS:,} rows"
     yield BarLine(f"{case}: chains of the mix ÷ log-softmax", ratio(chains, softmax), _MAX_TIME)
 
 
@@ -75,7 +77,8 @@ def _memory() -> Iterator[BarLine]:
     weight = torch.randn(width, _HIDDEN).div_(8).requires_grad_()
     hidden = torch.randn(_ROLLOUTS, _IDS, _HIDDEN).requires_grad_()
     tile_bytes = 4.0 * _TILE_ROWS * width
-    for name, rollouts in (("edits", _rollouts()), ("edits and min-p", _rollouts({"min_p": 0.1})[:2])):
+    for name, count, sampling in (("edits", _ROLLOUTS, None), ("edits and min-p", 2, {"min_p": 0.1})):
+        rollouts = _rollouts(count, _IDS, sampling)
         states = hidden[: len(rollouts)]
         forward, backward = _passes(tiled, states, weight, rollouts)
         own = weight.nbytes + states.nbytes

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,6 +22,7 @@ from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from logitport.client import Client
     from logitport.core.edits import Edits
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 # Rows of one step. A session accepts 256 drafts of a request.
 _MAX_ROWS = 256
+# Threads with a session each. The compiled core computes a step without the interpreter's lock.
+_MAX_THREADS = 8
 # No reply takes as long: there is no connection that could be lost.
 _TIMEOUT_SECONDS = 1e6
 # An id of an edit, and its value.
@@ -126,16 +133,24 @@ class ChainSteps:
             engine="logitport.training",
             runs_programs=True,
         )
-        with Session(
+        with ExitStack() as stack:
+            threads = []
+            for number in range(max(1, min(torch.get_num_threads(), _MAX_THREADS, len(rollouts)))):
+                session = stack.enter_context(self._session(opening))
+                requests = _Requests(session, rollouts, lambda request: self._with_programs(request, vocab_size))
+                executor = ThreadPoolExecutor(1, f"logitport-training-{number}")
+                stack.callback(executor.shutdown, cancel_futures=True)
+                threads.append((executor, requests))
+            yield from _in_threads(rollouts, tiles, threads)
+
+    def _session(self, opening: processing_pb2.OpenSession) -> Session:
+        return Session(
             self._sender.connect,
             opening,
             timeout=_TIMEOUT_SECONDS,
             trust=ProgramTrust("all"),
             limits_programs=False,  # the time of a step does not matter
-        ) as session:
-            requests = _Requests(session, rollouts, lambda request: self._with_programs(request, vocab_size))
-            for tile in tiles:
-                yield [requests.step(spans) for spans in requests.divided(tile)]
+        )
 
     def _with_programs(self, request: Request, vocab_size: int) -> Request:
         """Return a request with the programs that this process lacks. Raises the errors of the client's server."""
@@ -169,6 +184,30 @@ class ChainSteps:
         return program
 
 
+def _in_threads(
+    rollouts: Sequence[Rollout],
+    tiles: Sequence[Sequence[OutputSpan]],
+    threads: Sequence[tuple[ThreadPoolExecutor, _Requests]],
+) -> Iterator[list[Block]]:
+    """Yield the blocks of each tile, computed ahead by as many tiles as there are threads.
+
+    A rollout stays in one thread, because its rows are computed in their order. Short rollouts that follow each other
+    share a thread, because one step computes them together.
+    """
+    thread_of, rows = [], 0
+    for rollout in rollouts:
+        thread_of.append(rows // _MAX_ROWS % len(threads))
+        rows += len(rollout)
+    ahead: deque[list[Future[list[Block]]]] = deque()
+    for tile in tiles:
+        by_thread = groupby(tile, lambda span: thread_of[span.rollout])
+        ahead.append([threads[at][0].submit(threads[at][1].blocks, list(spans)) for at, spans in by_thread])
+        if len(ahead) > len(threads):
+            yield [block for part in ahead.popleft() for block in part.result()]
+    for parts in ahead:
+        yield [block for part in parts for block in part.result()]
+
+
 class _Requests:
     """The rollouts as requests of a session, admitted when their first row comes, and removed after their last one."""
 
@@ -179,7 +218,11 @@ class _Requests:
         self._handles: dict[int, Handle] = {}
         self._sent: dict[int, int] = {}  # ids of the output that the session has
 
-    def divided(self, tile: Sequence[OutputSpan]) -> Iterator[list[OutputSpan]]:
+    def blocks(self, spans: Sequence[OutputSpan]) -> list[Block]:
+        """Return what the chains do to the rows of these spans, in several steps if they are many."""
+        return [self._step(part) for part in self._divided(spans)]
+
+    def _divided(self, tile: Sequence[OutputSpan]) -> Iterator[list[OutputSpan]]:
         """Yield the spans of each step. Rows with programs and rows without are in different steps."""
         spans: list[OutputSpan] = []
         room, with_programs = 0, False
@@ -199,7 +242,7 @@ class _Requests:
         if spans:
             yield spans
 
-    def step(self, spans: Sequence[OutputSpan]) -> Block:
+    def _step(self, spans: Sequence[OutputSpan]) -> Block:
         """Return what the chains do to the rows of these spans."""
         new, drafts = {}, {}
         for index, begin, end in spans:

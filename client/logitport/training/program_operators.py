@@ -13,7 +13,7 @@ import torch
 
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_programs.rules import ELEMENTWISE
-from logitport_programs.runtime.kernels import TORCH_NAMES, VIEWS, KernelCall, Spec, fill_of
+from logitport_programs.runtime.kernels import ALONG_AN_AXIS, REDUCTIONS, TORCH_NAMES, VIEWS, KernelCall, Spec, fill_of
 from logitport_programs.types import Element
 
 if TYPE_CHECKING:
@@ -249,6 +249,8 @@ def _elementwise(name: str) -> Callable[[Operation], torch.Tensor]:
 # All but those that read the rows: `logits`, `parameter`, and `HISTORY_OPERATORS`.
 DIFFERENTIABLE: Mapping[str, Callable[[Operation], torch.Tensor]] = {
     **{name: _elementwise(name) for name in ELEMENTWISE},
+    **{name: _reduction(function) for name, function in REDUCTIONS.items()},
+    **{name: _along(function) for name, function in ALONG_AN_AXIS.items()},
     "constant": _constant,
     "full": _full,
     "arange": lambda operation: torch.arange(operation.shape[0], device=operation.device),
@@ -256,15 +258,7 @@ DIFFERENTIABLE: Mapping[str, Callable[[Operation], torch.Tensor]] = {
     "cast": _cast,
     "is_nan": _plain(torch.isnan),
     "where": _plain(torch.where),
-    "sum": _reduction(torch.sum),
-    "mean": _reduction(torch.mean),
     "std": _std,
-    "amax": _reduction(torch.amax),
-    "amin": _reduction(torch.amin),
-    "argmax": _reduction(torch.argmax),
-    "softmax": _along(torch.softmax),
-    "log_softmax": _along(torch.log_softmax),
-    "cumsum": _along(torch.cumsum),
     "argsort": _argsort,
     "top_k": _top_k,
     "pad": _pad,

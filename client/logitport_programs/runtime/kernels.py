@@ -288,8 +288,13 @@ def fill_of(value: Value, dtype: torch.dtype) -> float:
 
 TORCH_NAMES = {"not": "logical_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 TORCH_NAMES |= {"negate": "neg", "power": "pow", "equal": "eq"}
+# Torch's functions along an axis: those that remove it, or keep it with the size 1, and those that keep it.
+REDUCTIONS = {name: getattr(torch, name) for name in ("amax", "amin", "sum", "mean", "argmax")}
+ALONG_AN_AXIS = {name: getattr(torch, name) for name in ("softmax", "log_softmax", "cumsum")}
 KERNELS: dict[str, Kernel] = {
     **{name: _elementwise(getattr(torch, TORCH_NAMES.get(name, name))) for name in ELEMENTWISE},
+    **{name: _reduction(function) for name, function in REDUCTIONS.items()},
+    **{name: _along(function) for name, function in ALONG_AN_AXIS.items()},
     "sqrt": Kernel(_sqrt, elementwise=True),
     "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
     "is_nan": _elementwise(lambda source, out: torch.ne(source, source, out=out)),
@@ -307,16 +312,11 @@ KERNELS: dict[str, Kernel] = {
         _gather_or, scratch=_gather_scratch, allocated=lambda call, inputs, out: _widened_bytes(inputs[0])
     ),
     "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
-    "amax": _reduction(torch.amax),
-    "amin": _reduction(torch.amin),
-    "sum": _reduction(torch.sum),
     "mean": _reduction(torch.mean)._replace(
         allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
     ),
-    "argmax": _reduction(torch.argmax),
     "softmax": _along(torch.softmax)._replace(copies_views=True),
     "log_softmax": _along(torch.log_softmax)._replace(copies_views=True),
-    "cumsum": _along(torch.cumsum),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument
 from logitport.session.requests.chain_programs import ChainPrograms
+from logitport.session.session import Session
 from logitport.shipping import serialize
 from logitport.training import ChainReplay, Rollout, replay
 from logitport_builtins.programs import BUILTIN_PROGRAMS
@@ -87,3 +89,32 @@ def test_code_runs_in_the_trainer_only_if_it_is_trusted(client: Client, tmp_path
         ChainReplay(client=client)(logits, [rollouts[1]])
     with pytest.raises(InvalidArgument, match=r"reads logits, and is no program; .*lift"):
         ChainReplay(trusted=[ReadsLogits])(logits, [Rollout(PROMPT, output, [(ReadsLogits, {})])])
+
+
+@pytest.mark.parametrize("tile_rows", [7, 600])
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, tile_rows: int) -> None:
+    """Long and short rollouts, with programs and without, in tiles that end inside of them."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = [300, 3, 1, 290, 40, 260, 300]
+    logits = torch.randn(len(lengths), max(lengths), 24, generator=generator)
+    outputs = [torch.randint(2, 24, (length,), generator=generator).tolist() for length in lengths]
+    chains = [[("frequency_penalty", {"frequency_penalty": 0.5})], [CHAIN[0], (BUILTIN_PROGRAMS["min_p"], PARAMS[1])]]
+    rollouts = [Rollout(PROMPT, output, chains[at % 2]) for at, output in enumerate(outputs)]
+    found, names = [], set()
+    step = Session.step
+
+    def noted(session: Session, *arguments: Any, **options: Any) -> Any:
+        names.add(threading.current_thread().name)
+        return step(session, *arguments, **options)
+
+    monkeypatch.setattr(Session, "step", noted)
+    trainer = ChainReplay(tile_rows=tile_rows, denied_by_programs="keep")
+    for threads in (1, 3):
+        names.clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(trainer(logits, rollouts))
+        assert len(names) == threads
+    assert torch.equal(*found)
+    wrong = [*rollouts[:3], Rollout(PROMPT, outputs[3], [(FailsAt, {"length": 280})]), *rollouts[4:]]
+    with pytest.raises(InvalidArgument, match="rollout 3: its chain has a class"):
+        trainer(logits, wrong)
