@@ -8,7 +8,7 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from logitport import Client, LogitportError, ServerUnavailable
+from logitport import Client, LogitportError, NotFound, ServerUnavailable
 from tests.storm.actors.base import Actor
 
 if TYPE_CHECKING:
@@ -59,12 +59,21 @@ class Operator(Actor):
         """Lift the quarantine of a processor."""
 
         def lift(server: Any) -> None:
-            quarantined = [each.digest for each in server.status().quarantines]
-            if quarantined:
-                server.unquarantine(Random(event["seed"]).choice(sorted(quarantined)))
+            if not (quarantined := self._quarantined(server)):
+                return
+            digest = Random(event["seed"]).choice(sorted(quarantined))
+            try:
+                server.unquarantine(digest)
                 self.count["quarantines lifted"] += 1
+            except NotFound:  # another server lifted it, or newer quarantines took its place
+                if digest in self._quarantined(server):
+                    raise
 
         self._call("unquarantine", event, lift)
+
+    @staticmethod
+    def _quarantined(server: Any) -> set[str]:
+        return {each.digest for each in server.status().quarantines}
 
     def tokens(self, event: Event) -> None:
         """Revoke the token of an attacker for a second."""
