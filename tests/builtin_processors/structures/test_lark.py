@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_builtins.grammar import grammar_spec
 from tests.builtin_processors.structures.outputs import EOS, VOCAB, Output
+from tests.docs.pages import read, section
 
 pytest.importorskip("llguidance")
 
@@ -50,6 +53,20 @@ def test_any_token_before_the_end_is_no_end(no_trials: None) -> None:
     by_text.append(66)
     with pytest.raises(ProcessorFailed, match="id at index 0 is 66, which the grammar does not allow"):
         by_text.allowed()
+
+
+def test_a_forced_sequence_of_dynamo(no_trials: None) -> None:
+    """The function of docs/dialects.md, with an entry as ai-dynamo 1.6.1 writes it."""
+    (code,) = re.findall(r"  ```python\n(.*?)  ```", section(read("docs/dialects.md"), "NVIDIA Dynamo"), re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(textwrap.dedent(code), made)
+    entries = [{"kind": "forced_sequence", "token_ids": [5, 314, 7], "eos_token_id": EOS}]
+    ((name, params),) = made["chain_of"](entries)
+    assert name == "grammar"
+    output = Output(params)
+    for expected in (5, 314, 7, EOS, EOS):
+        assert output.allowed() == [expected]
+        output.append(expected)
 
 
 @pytest.mark.slow
