@@ -1,8 +1,11 @@
-"""How early `loop_guard` finds loops, what else it finds, and its time: `python -m benchmarks.loops`, and `publish`.
+"""How early `loop_guard` finds loops, what else it finds, its time and that of phases: `python -m benchmarks.loops`.
+
+`publish` writes the table.
 
 A loop is a text that ends in a part of itself, again and again. Other findings are counted in texts without loops,
 as ids of a BPE and as bytes. The time of a row-step is that of a step of 256 requests with a short ban list and the
-guard, minus that of the same step without the guard, in turns.
+guard, minus that of the same step without the guard, in turns. That of a phase is measured alike: the list holds in the
+thinking block, which is open in all rows, minus the list without a phase.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suite, texts
+from benchmarks.kinds import END, START
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
 from benchmarks.report import Report
@@ -30,6 +34,8 @@ _LONGEST = 400
 _STEPS = 200
 _BAN = ("disallowed_tokens", {"token_ids": [5]})
 _GUARD = ("loop_guard", {"action": "report"})
+_TAGS = {"thinking_start_ids": [START], "thinking_end_ids": [END]}
+_BAN_IN_THINKING = (_BAN[0], {**_BAN[1], "phase": "thinking", "phase_tags": _TAGS})
 
 
 def run() -> Report:
@@ -123,10 +129,12 @@ def _time() -> Iterator[BarLine]:
     yield BarLine(f"{name}, 512 ids", over_rounds(ordinary[512]), None, "ns")
     yield BarLine(f"{name}, 32k ids ÷ 512 ids", over_rounds(ordinary[32_768] / np.median(ordinary[512])), 1.2)
     yield BarLine(f"{name}, 32k ids, in loops of 100 ids", over_rounds(loop), 300, "ns")
+    phase = _nanoseconds(Workload(rows=256, history=512), chain=[_BAN_IN_THINKING])
+    yield BarLine("the check of a phase, a row-step of 256 rows, 512 ids", over_rounds(phase), 100, "ns")
 
 
-def _nanoseconds(workload: Workload, period: int = 0) -> Any:
-    """Time of a step with the guard minus that without it, by row and round: float64[ROUNDS].
+def _nanoseconds(workload: Workload, period: int = 0, chain: Sequence[Any] = (_BAN, _GUARD)) -> Any:
+    """Time of a step with the chain minus that with a short ban list, by row and round: float64[ROUNDS].
 
     With a `period`, the last half of each history is a loop of so many ids, which goes on.
     """
@@ -138,11 +146,11 @@ def _nanoseconds(workload: Workload, period: int = 0) -> Any:
             history[half:] = np.resize(block, workload.history - half)
             sampled[:, row] = np.resize(np.roll(block, -((workload.history - half - row % 64) % period)), len(sampled))
     with Client.embedded() as client:
-        sides = [_Side(client, workload, histories, chain) for chain in ([_BAN], [_BAN, _GUARD])]
+        sides = [_Side(client, workload, histories, each) for each in ([_BAN], chain)]
         spent = np.array([[side.step(ids) for side in sides] for ids in sampled.tolist()])
     # The lower quartile, because other processes only add time.
-    without, with_guard = np.quantile(spent.reshape(ROUNDS, _STEPS, 2), 0.25, axis=1).T
-    return (with_guard - without) / workload.rows
+    without, with_chain = np.quantile(spent.reshape(ROUNDS, _STEPS, 2), 0.25, axis=1).T
+    return (with_chain - without) / workload.rows
 
 
 class _Side:
