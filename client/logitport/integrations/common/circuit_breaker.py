@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ from logitport.system.backoff import ADDED, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from logitport.client.client import Client
     from logitport.session import Session
@@ -107,6 +109,10 @@ class SessionHolder:
         if self.session is None:
             self.session = self.breaker.attempt(lambda: self._open(options()))
         return self.session
+
+    def together(self) -> AbstractContextManager[None]:
+        """As `Session.together`, if there is a session."""
+        return nullcontext() if self.session is None else self.session.together()
 
     def discard(self, error: Exception) -> None:
         """Close a failed session. Does nothing without one, for example if `ensure_open` raised the error."""

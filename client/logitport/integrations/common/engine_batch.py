@@ -18,6 +18,7 @@ from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     import torch
 
@@ -129,16 +130,23 @@ class EngineBatch:
 
         Those in `stepped`, whose step begins, fail if the session is lost.
         """
-        if self._leaving:
-            leaving, self._leaving = self._leaving, []
-            try:
-                if self._holder.session is not None:
-                    self._holder.session.remove(*leaving)  # first: their slots are free for the admissions
-            except Exception as error:  # noqa: BLE001 - raising would end the engine
-                self._discard_session(error, stepped)
-        if self._entering:
-            entering, self._entering = self._entering, {}
-            self._send_admissions({it: make for it, make in entering.items() if it.error is None}, stepped)
+        if not self._leaving and not self._entering:
+            return
+        with self.together():
+            if self._leaving:
+                leaving, self._leaving = self._leaving, []
+                try:
+                    if self._holder.session is not None:
+                        self._holder.session.remove(*leaving)  # first: their slots are free for the admissions
+                except Exception as error:  # noqa: BLE001 - raising would end the engine
+                    self._discard_session(error, stepped)
+            if self._entering:
+                entering, self._entering = self._entering, {}
+                self._send_admissions({it: make for it, make in entering.items() if it.error is None}, stepped)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Send the changes within the block with the step that begins there, in one write where that is possible."""
+        return self._holder.together()
 
     def _send_admissions(
         self, entering: dict[TrackedRequest, Callable[[], Request]], stepped: Collection[TrackedRequest]
@@ -205,17 +213,24 @@ class EngineBatch:
             return
         self._begun, self._pending = step, None
         try:
-            if step.changes != self._changes:
-                self.send_changes(step.requests)
-                self._plan(step)
-            session = self._holder.session
-            if step.handles and session is not None:
-                if step.is_whole and not step.drafts:
-                    self._pending = session.step(step.repeated or dict(zip(step.handles, step.new_ids)))  # noqa: B905
-                else:
-                    self._pending = session.step(**step_arguments(step))
+            if step.changes == self._changes:
+                self._send(step)
+            else:
+                with self.together():
+                    self.send_changes(step.requests)
+                    self._plan(step)
+                    self._send(step)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error, step.requests)
+
+    def _send(self, step: EngineStep) -> None:
+        session = self._holder.session
+        if not step.handles or session is None:
+            return
+        if step.is_whole and not step.drafts:
+            self._pending = session.step(step.repeated or dict(zip(step.handles, step.new_ids)))  # noqa: B905
+        else:
+            self._pending = session.step(**step_arguments(step))
 
     def _plan(self, step: EngineStep) -> None:
         """Select what is sent of the step: requests that have not failed."""

@@ -71,10 +71,12 @@ class V1Hook:
         if not self._by_row and not self._parked and not self._adds_chain(update):
             return
         try:
-            if update is not None or not self._repeat_step():
-                self._build_step(update)
-            if not self._waits_for_ids:
-                self._batch.begin(self._step)
+            if update is None and self._repeat_step():
+                self._begin()
+            else:
+                with self._batch.together():
+                    self._build_step(update)
+                    self._begin()
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.fail_all([*self._by_row.values(), *self._parked.values()], error)
             self._step, self._waits_for_ids = EngineStep(), False
@@ -90,6 +92,10 @@ class V1Hook:
             self._end_wait(step)
         self._batch.finish(step, logits)
         return logits
+
+    def _begin(self) -> None:
+        if not self._waits_for_ids:
+            self._batch.begin(self._step)
 
     def _adds_chain(self, update: Any) -> bool:
         return (

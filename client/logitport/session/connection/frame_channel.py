@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakMethod
 
@@ -14,7 +15,7 @@ from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from logitport.core.compiled import core
     from logitport.session.connection.frame_connection import Take
@@ -117,6 +118,7 @@ class FrameChannel(FrameConnection):
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
         self.connections = 0
+        self._is_together = False
         self.retirements = 0
         self.admissions = 0
         self.ended_admissions: int | None = None
@@ -204,6 +206,24 @@ class FrameChannel(FrameConnection):
             if len(self.sent) >= _MAX_POSTED:
                 self.receive_posted()
             self.send(frame, take=take)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the frames of `post` within the block with the step that follows them there, in one write.
+
+        A block within another one ends with that.
+        """
+        if self._is_together:
+            yield
+            return
+        self._is_together, transport = True, self.transport
+        transport.hold()
+        try:
+            yield
+        finally:
+            self._is_together = False
+            with suppress(LogitportError):  # a lost connection raises in the next call, which opens another one
+                transport.flush()
 
     def receive_posted(self) -> None:
         """Receive the replies to frames of `post`, up to the next other frame without a reply.

@@ -53,6 +53,16 @@ class Transport(ABC):
         """Send a serialized frame, which has its length before it, see `with_length`. As `send`."""
         self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
+    def hold(self) -> None:
+        """Keep the frames of `send`, until the next `send_bytes`, `receive` or `flush` sends all at once.
+
+        Each write wakes the server, which may take the processor of the thread that writes. A transport that does not
+        write on this thread need not do it.
+        """
+
+    def flush(self) -> None:
+        """Send the frames that `hold` has kept. Raises the errors of `send`."""
+
     @abstractmethod
     def receive(self) -> bytes:
         """Receive the next reply, a serialized `SessionResponse`.

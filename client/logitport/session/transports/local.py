@@ -60,6 +60,7 @@ class LocalTransport(Transport):
         self._end_both = weakref.finalize(self, _end_both, connection, stream, os.getpid())
         self.closed = False
         self._early: core.EarlyReceiver | None = None
+        self._held: bytearray | None = None  # None if `send` writes at once
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
@@ -88,15 +89,37 @@ class LocalTransport(Transport):
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._claim_reply()  # before it can arrive
-        self.send_bytes(with_length(frame.SerializeToString()))
+        data = with_length(frame.SerializeToString())
+        if self._held is None:
+            self.send_bytes(data)
+        else:
+            self._check_open()
+            self._check_size(len(data) - LENGTH.size)
+            self._held += data
 
     def send_bytes(self, frame: bytes) -> None:
         if self._ended is not None:
             self._check_open()
         if len(frame) > self.max_message_bytes:
             self._check_size(len(frame) - LENGTH.size)
+        if self._held is not None:
+            held, self._held = self._held, None
+            frame = bytes(held + frame)
+        self._write(frame)
+
+    def hold(self) -> None:
+        if self._held is None:
+            self._held = bytearray()
+
+    def flush(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._check_open()
+            self._write(bytes(held))
+
+    def _write(self, frames: bytes) -> None:
         try:
-            self._send_all(frame)
+            self._send_all(frames)
         except LimitExceeded as error:  # of the replies that it receives meanwhile
             raise self._too_large(error) from None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
@@ -105,6 +128,8 @@ class LocalTransport(Transport):
     def receive(self) -> bytes:
         if self._ended is not None:
             self._check_open()
+        if self._held is not None:
+            self.flush()
         self._claim_reply()
         return self._receive_frame()
 
@@ -116,6 +141,7 @@ class LocalTransport(Transport):
 
     def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         self._check_open()
+        self.flush()
         descriptors: list[int] = []
         deadline = self._deadline()
         try:
@@ -188,14 +214,14 @@ class LocalTransport(Transport):
         """Return when the reply must have arrived, in time.monotonic() seconds."""
         return time.monotonic() + min(self._timeout, self.reply_limit)
 
-    def _send_all(self, frame: bytes) -> None:
+    def _send_all(self, frames: bytes) -> None:
         try:
-            sent = self._connection.send(frame, socket.MSG_DONTWAIT)
+            sent = self._connection.send(frames, socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent = 0
-        if sent == len(frame):
+        if sent == len(frames):
             return
-        deadline, rest = self._deadline(), memoryview(frame)[sent:]
+        deadline, rest = self._deadline(), memoryview(frames)[sent:]
         while rest:  # the server may receive one byte after another
             events = wait_until_ready(self._connection, select.POLLOUT | select.POLLIN, deadline)
             if events & select.POLLOUT:

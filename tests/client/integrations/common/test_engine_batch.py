@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ class Batch(EngineBatch):
     def __init__(self, script: Script, refusal: LogitportError | None = None) -> None:
         session = Servers([script]).session
         breaker = SimpleNamespace(record_success=lambda: None)
-        holder: Any = SimpleNamespace(session=session, breaker=breaker, ensure_open=lambda options: session)
+        holder: Any = SimpleNamespace(
+            session=session, breaker=breaker, ensure_open=lambda options: session, together=nullcontext
+        )
         super().__init__(holder, dict, Ranks(), "an engine")
         self.refusal = refusal
         self.admitted: list[TrackedRequest] = []

@@ -161,3 +161,48 @@ def test_a_removal_that_cannot_be_sent_is_sent_to_the_next_server() -> None:
     two.end(0)
     two.session.remove(first)
     assert two.kinds(1) == ["open", "add", "remove"]
+
+
+class Holds(Script):
+    """Keeps the number of frames that were sent when frames began to be held, and when they were flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[int] = []
+        self.flushed: list[int] = []
+
+    def hold(self) -> None:
+        self.held.append(len(self.frames))
+
+    def flush(self) -> None:
+        self.flushed.append(len(self.frames))
+
+
+def test_changes_are_sent_together_with_their_step(opened: Any) -> None:
+    session, script = opened(Holds())
+    first, second = requests(session, 2)
+    sent = len(script.frames)
+    with session.together():
+        session.remove(first)
+        with session.together():
+            (third,) = session.enter([Request([1])])
+        pending = session.step({second: [2], third: []})
+    assert kinds(script)[sent:] == ["remove", "add", "step"]
+    assert (script.held, script.flushed) == ([sent], [sent + 3])
+    pending.apply(zeros(2))
+    with session.together(), pytest.raises(ZeroDivisionError):
+        raise ZeroDivisionError
+    assert len(script.held) == len(script.flushed) == 2
+
+
+def test_a_connection_that_is_lost_while_frames_are_held(opened: Any) -> None:
+    session, script = opened(Holds())
+    (first,) = requests(session, 1)
+
+    def flush() -> None:
+        raise ServerUnavailable("gone", was_connected=True)
+
+    script.flush = flush
+    with session.together():
+        session.remove(first)
+    assert len(session) == 0, "the next call finds that the connection was lost"

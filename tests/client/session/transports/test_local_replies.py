@@ -16,6 +16,8 @@ import pytest
 
 from logitport import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.session.transports.local import LocalTransport
+from logitport.system.local_frames import with_length
+from logitport_proto import processing_pb2
 from tests.descriptors import descriptors
 
 if TYPE_CHECKING:
@@ -78,6 +80,42 @@ def test_large_and_small_replies_that_arrive_together() -> None:
         theirs.shutdown(socket.SHUT_WR)
         assert [opened.receive() for _ in replies] == replies
         opened.close()
+
+
+def test_frames_that_are_held_are_one_write(local: Any) -> None:
+    opened, server = local
+    frames = [processing_pb2.SessionRequest(seq=seq, remove=processing_pb2.RemoveRequests()) for seq in (1, 2, 3)]
+    written = [with_length(frame.SerializeToString()) for frame in frames]
+    server.setblocking(False)
+    for end, sent in (
+        (lambda: opened.send_bytes(written[2]), written),
+        (opened.flush, written[:2]),
+        (lambda: opened.receive() == b"reply" or pytest.fail("another reply"), written[:2]),
+    ):
+        opened.hold()
+        opened.send(frames[0])
+        opened.hold()
+        opened.send(frames[1])
+        with pytest.raises(BlockingIOError):
+            server.recv(100)
+        server.sendall(REPLY)
+        end()
+        assert server.recv(1000) == b"".join(sent)
+        opened.send(frames[0])
+        assert server.recv(1000) == written[0], "the next frame is not held"
+
+
+def test_a_frame_over_the_limit_is_not_held(local: Any) -> None:
+    opened, server = local
+    opened.hold()
+    with pytest.raises(LimitExceeded, match=r"over max_message_bytes \(1000\)"):
+        opened.send(processing_pb2.SessionRequest(step=processing_pb2.Step(slots=bytes(1000))))
+    server.close()
+    opened.send(processing_pb2.SessionRequest(seq=1))
+    with pytest.raises(ServerUnavailable):
+        opened.flush()
+    with pytest.raises(ServerUnavailable):
+        opened.send(processing_pb2.SessionRequest(seq=1))
 
 
 def test_a_large_frame_to_a_server_that_waits_for_room_for_its_replies() -> None:
