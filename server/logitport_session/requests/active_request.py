@@ -117,9 +117,11 @@ class ActiveRequest:
         failure = None
         if self._needs_check or base_length != self.history.length:
             failure = self._rewind_for_step(base_length)
-        if self.history.crc() != history_crc:
+        own_crc = self.history.crc()
+        if own_crc != history_crc:
             raise LogitportError(
-                f"slot {self.slot}: the first {base_length} ids differ between engine and server",
+                f"slot {self.slot}: the first {base_length} ids differ between engine and server: the engine's "
+                f"checksum is {history_crc}, the server's {own_crc}",
                 code=LogitportError.NEED_SYNC,
             )
         if new_token_ids:
