@@ -81,6 +81,7 @@ SLOW = frozenset(
         # Workers, zygotes, supervisors or forkers that start, end or are killed in each test.
         "sandbox/test_forker.py",
         "sandbox/test_users.py",
+        "server/executors/calls/test_remote_dialect.py",
         "server/executors/test_bad_input.py",
         "server/executors/test_workers.py",
         "server/front_door/test_forked_workers.py",
@@ -88,6 +89,7 @@ SLOW = frozenset(
         "server/front_door/test_reports.py",
         "server/front_door/test_session_zygote.py",
         "server/processes/test_supervisor.py",
+        "server/stubs/test_stubs.py",
         "server/worker/test_malloc.py",
         "server/worker/test_temporary_folder.py",
         # Programs captured from classes that are changed, line by line.

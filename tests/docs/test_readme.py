@@ -52,6 +52,7 @@ def test_thinking_ends_after_its_budget() -> None:
     assert output[0][0, 2:].tolist().index(END_OF_THINKING) in (4, 5)  # with the newline before it
 
 
+@pytest.mark.slow
 def test_the_answer_after_the_thinking_is_json(tmp_path: Path) -> None:
     """A model of random weights writes at random, within the grammar."""
     pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'logitport[grammar]'")

@@ -90,6 +90,7 @@ def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     assert model.expression[0] == f"AutoModelForCausalLM.from_pretrained({str(folder.resolve())!r})"
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_tokenizer(with_tokenizer: Path) -> None:
     model = from_folder(with_tokenizer)
     assert model.token_text is not None

@@ -91,6 +91,7 @@ def test_code_runs_in_the_trainer_only_if_it_is_trusted(client: Client, tmp_path
         ChainReplay(trusted=[ReadsLogits])(logits, [Rollout(PROMPT, output, [(ReadsLogits, {})])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile_rows", [7, 600])
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, tile_rows: int) -> None:
     """Long and short rollouts, with programs and without, in tiles that end inside of them."""

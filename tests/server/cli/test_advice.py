@@ -15,6 +15,7 @@ from logitport_server.cli.advice import with_flags
 CLOSED, ELSEWHERE = "127.0.0.1:1", "logits.example:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("status",), ("top", "--once"), ("drain",), ("processors", "get")], ids=" ".join)
 @pytest.mark.parametrize(
     ("target", "options", "advice"),

@@ -74,7 +74,6 @@ def start(executor: Executor, source: Source, *forced: int) -> tuple[Any, list[A
     return dialect, [dialect.start(context, {"force": token_id}) for token_id in forced]
 
 
-@pytest.mark.slow
 def test_a_worker_has_the_stubs_and_this_process_does_not(workers: Executor, batch_processor: Source) -> None:
     dialect, (one, other) = start(workers, batch_processor, 2, 3)
     assert dialect.process([one, other], torch.zeros(2, 4)).tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
@@ -89,7 +88,6 @@ def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Sour
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
-@pytest.mark.slow
 def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:
     with importable_stubs():
         from vllm.v1.sample.logits_processor import builtin

@@ -32,6 +32,7 @@ def test_it_accepts_processors_of_all_kinds(kind: str) -> None:
     check(correct.processor, [correct.params], laws=FAST, max_examples=4)
 
 
+@pytest.mark.slow
 def test_the_error_has_the_law_and_the_smallest_example() -> None:
     with pytest.raises(AssertionError) as raised:
         check(CountsInAdvance)
