@@ -234,7 +234,11 @@ class Session:
     def together(self) -> AbstractContextManager[None]:
         """Send what `enter` and `remove` send within the block with the step that follows them there.
 
-        On the local transport this is one write. Three writes take longer, because each wakes the server.
+        On the local transport this is one write. Three writes take longer, because each wakes the server. A call within
+        the block that waits for a reply, such as `add`, sends them before.
+
+        Raises:
+            ServerUnavailable: at the end of a block without a step, if the server did not receive them in time.
         """
         return self._channel.together()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +15,7 @@ import torch
 
 from logitport.client.call_sender import get_call
 from logitport.client.embedded_server import EmbeddedSender
+from logitport.core.compiled import core
 from logitport.errors import InvalidArgument, LogitportError, NotFound, PayloadError
 from logitport.session.requests.program_trust import ProgramTrust
 from logitport.session.session import Session
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _MAX_ROWS = 256
 # Threads with a session each. The compiled core computes a step without the interpreter's lock.
 _MAX_THREADS = 8
+# Memory of edits that are computed ahead.
+_AHEAD_BYTES = 64 << 20
 # No reply takes as long: there is no connection that could be lost.
 _TIMEOUT_SECONDS = 1e6
 # An id of an edit, and its value.
@@ -109,6 +114,9 @@ class ChainSteps:
     ) -> None:
         target = f"embedded:{programs}" if programs else "embedded"
         self._sender = EmbeddedSender(target, _TIMEOUT_SECONDS, DEFAULT_MAX_MESSAGE_BYTES, trusted)
+        # Trusted code need not be thread-safe, and Python computes in one thread at a time.
+        self._most_threads = _MAX_THREADS if core is not None and not trusted else 1
+        self._fetching = threading.Lock()
         self._client = client
         # Of the client's server, by the name or digest in a chain.
         self._fetched: dict[str, ProcessorLike] = {}
@@ -133,15 +141,15 @@ class ChainSteps:
             engine="logitport.training",
             runs_programs=True,
         )
+        thread_of = _threads_of(rollouts, min(torch.get_num_threads(), self._most_threads))
+        complete = partial(self._with_programs, vocab_size=vocab_size)
         with ExitStack() as stack:
-            threads = []
-            for number in range(max(1, min(torch.get_num_threads(), _MAX_THREADS, len(rollouts)))):
-                session = stack.enter_context(self._session(opening))
-                requests = _Requests(session, rollouts, lambda request: self._with_programs(request, vocab_size))
-                executor = ThreadPoolExecutor(1, f"logitport-training-{number}")
-                stack.callback(executor.shutdown, cancel_futures=True)
-                threads.append((executor, requests))
-            yield from _in_threads(rollouts, tiles, threads)
+            sessions = [stack.enter_context(self._session(opening)) for _ in range(max(thread_of, default=0) + 1)]
+            requests = [_Requests(session, rollouts, complete) for session in sessions]
+            if len(requests) == 1:
+                yield from map(requests[0].blocks, tiles)
+            else:
+                yield from _in_threads(requests, thread_of, tiles)
 
     def _session(self, opening: processing_pb2.OpenSession) -> Session:
         return Session(
@@ -161,14 +169,15 @@ class ChainSteps:
         name = processor.digest if isinstance(processor, ProcessorRef) else processor
         if self._client is None or not isinstance(name, str) or not name or name.lstrip().startswith("{"):
             return processor
-        if name not in self._fetched:
-            try:
-                self._sender.result(get_call(name))
-            except NotFound:
-                self._fetched[name] = self._fetch(self._client, name, params, vocab_size)
-            else:
-                self._fetched[name] = processor
-        return self._fetched[name]
+        with self._fetching:
+            if name not in self._fetched:
+                try:
+                    self._sender.result(get_call(name))
+                except NotFound:
+                    self._fetched[name] = self._fetch(self._client, name, params, vocab_size)
+                else:
+                    self._fetched[name] = processor
+            return self._fetched[name]
 
     def _fetch(self, client: Client, name: str, params: Mapping[str, Any], vocab_size: int) -> ProcessorLike:
         """Fetch a program as an engine does: a session receives those of its requests, and checks their digests."""
@@ -184,32 +193,59 @@ class ChainSteps:
         return program
 
 
-def _in_threads(
-    rollouts: Sequence[Rollout],
-    tiles: Sequence[Sequence[OutputSpan]],
-    threads: Sequence[tuple[ThreadPoolExecutor, _Requests]],
-) -> Iterator[list[Block]]:
-    """Yield the blocks of each tile, computed ahead by as many tiles as there are threads.
+def _threads_of(rollouts: Sequence[Rollout], threads: int) -> list[int]:
+    """Return the thread of each rollout, from 0.
 
     A rollout stays in one thread, because its rows are computed in their order. Short rollouts that follow each other
     share a thread, because one step computes them together.
     """
-    thread_of, rows = [], 0
+    found, run, rows = [], 0, 0
     for rollout in rollouts:
-        thread_of.append(rows // _MAX_ROWS % len(threads))
+        found.append(run % threads)
         rows += len(rollout)
-    ahead: deque[list[Future[list[Block]]]] = deque()
-    for tile in tiles:
-        by_thread = groupby(tile, lambda span: thread_of[span.rollout])
-        ahead.append([threads[at][0].submit(threads[at][1].blocks, list(spans)) for at, spans in by_thread])
-        if len(ahead) > len(threads):
-            yield [block for part in ahead.popleft() for block in part.result()]
-    for parts in ahead:
-        yield [block for part in parts for block in part.result()]
+        if rows >= _MAX_ROWS:
+            run, rows = run + 1, 0
+    return found
+
+
+def _in_threads(
+    requests: Sequence[_Requests], thread_of: Sequence[int], tiles: Sequence[Sequence[OutputSpan]]
+) -> Iterator[list[Block]]:
+    """Yield the blocks of each tile. Later tiles are computed meanwhile, as far as their edits need little memory.
+
+    Raises the errors of `_Requests.blocks`, at the tile that has one.
+    """
+    with ExitStack() as stack:
+        names = [f"logitport-training-{number}" for number in range(len(requests))]
+        executors = [stack.enter_context(ThreadPoolExecutor(1, name)) for name in names]
+        stack.callback(_stop, requests, executors)  # runs first: no thread begins another step while one is waited for
+        ahead: deque[list[Future[list[Block]]]] = deque()
+        most = 0  # tiles that are computed ahead; none before the size of one is known
+        for tile in tiles:
+            by_thread = groupby(tile, lambda span: thread_of[span.rollout])
+            ahead.append([executors[at].submit(requests[at].blocks, list(spans)) for at, spans in by_thread])
+            while len(ahead) > most:
+                blocks = [block for part in ahead.popleft() for block in part.result()]
+                tile_bytes = sum(block.nbytes for block in blocks)
+                most = min(2 * len(requests), _AHEAD_BYTES // max(1, tile_bytes))
+                yield blocks
+        for parts in ahead:
+            yield [block for part in parts for block in part.result()]
+
+
+def _stop(requests: Sequence[_Requests], executors: Sequence[ThreadPoolExecutor]) -> None:
+    for each in requests:
+        each.is_stopped = True
+    for executor in executors:
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 class _Requests:
-    """The rollouts as requests of a session, admitted when their first row comes, and removed after their last one."""
+    """The rollouts as requests of a session, admitted when their first row comes, and removed after their last one.
+
+    Attributes:
+        is_stopped: set on another thread to begin no further step.
+    """
 
     def __init__(self, session: Session, rollouts: Sequence[Rollout], complete: Callable[[Request], Request]) -> None:
         self._session = session
@@ -217,10 +253,14 @@ class _Requests:
         self._complete = complete
         self._handles: dict[int, Handle] = {}
         self._sent: dict[int, int] = {}  # ids of the output that the session has
+        self.is_stopped = False
 
     def blocks(self, spans: Sequence[OutputSpan]) -> list[Block]:
-        """Return what the chains do to the rows of these spans, in several steps if they are many."""
-        return [self._step(part) for part in self._divided(spans)]
+        """Return what the chains do to the rows of these spans, in several steps if they are many.
+
+        Raises InvalidArgument as `ChainSteps.blocks`.
+        """
+        return [self._step(part) for part in self._divided(spans) if not self.is_stopped]
 
     def _divided(self, tile: Sequence[OutputSpan]) -> Iterator[list[OutputSpan]]:
         """Yield the spans of each step. Rows with programs and rows without are in different steps."""

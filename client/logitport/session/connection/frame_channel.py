@@ -115,10 +115,10 @@ class FrameChannel(FrameConnection):
         # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
         self._begun_at = 0.0
+        self._is_together = False  # whether a block of `together` runs
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
         self.connections = 0
-        self._is_together = False
         self.retirements = 0
         self.admissions = 0
         self.ended_admissions: int | None = None
@@ -211,7 +211,12 @@ class FrameChannel(FrameConnection):
     def together(self) -> Iterator[None]:
         """Send the frames of `post` within the block with the step that follows them there, in one write.
 
-        A block within another one ends with that.
+        Any call within the block that waits for a reply sends the frames before. A block within another one ends with
+        that.
+
+        Raises:
+            ServerUnavailable: no step followed in the block, and the server did not receive the frames within the
+                timeout. If the connection was lost, the next call finds that, and opens another one.
         """
         if self._is_together:
             yield
@@ -220,10 +225,18 @@ class FrameChannel(FrameConnection):
         transport.hold()
         try:
             yield
+        except BaseException:
+            with suppress(LogitportError):
+                transport.flush()
+            raise
+        else:
+            try:
+                transport.flush()
+            except LogitportError as error:
+                if isinstance(error, ServerUnavailable) and error.timed_out:
+                    raise
         finally:
             self._is_together = False
-            with suppress(LogitportError):  # a lost connection raises in the next call, which opens another one
-                transport.flush()
 
     def receive_posted(self) -> None:
         """Receive the replies to frames of `post`, up to the next other frame without a reply.

@@ -54,7 +54,9 @@ class Transport(ABC):
         self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
     def hold(self) -> None:
-        """Keep the frames of `send`, until the next `send_bytes`, `receive` or `flush` sends all at once.
+        """Keep the frames of `send`, until `send_bytes`, `receive`, `receive_region` or `flush` sends all at once.
+
+        `close` drops them, and `receive_step` belongs to a step that was sent before.
 
         Each write wakes the server, which may take the processor of the thread that writes. A transport that does not
         write on this thread need not do it.

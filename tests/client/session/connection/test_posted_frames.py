@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,14 +196,17 @@ def test_changes_are_sent_together_with_their_step(opened: Any) -> None:
     assert len(script.held) == len(script.flushed) == 2
 
 
-def test_a_connection_that_is_lost_while_frames_are_held(opened: Any) -> None:
+@pytest.mark.parametrize("timed_out", [False, True])
+def test_a_connection_that_is_lost_while_frames_are_held(opened: Any, timed_out: bool) -> None:
     session, script = opened(Holds())
     (first,) = requests(session, 1)
 
     def flush() -> None:
-        raise ServerUnavailable("gone", was_connected=True)
+        raise ServerUnavailable("gone", was_connected=True, timed_out=timed_out)
 
     script.flush = flush
-    with session.together():
+    with pytest.raises(ServerUnavailable) if timed_out else nullcontext(), session.together():
         session.remove(first)
-    assert len(session) == 0, "the next call finds that the connection was lost"
+    assert len(session) == 0
+    with pytest.raises(ZeroDivisionError), session.together():
+        raise ZeroDivisionError
