@@ -151,7 +151,7 @@ bench-hooks: $(VENV)/.bench ## steps of engines' hooks ÷ those of a session; 2 
 bench-hooks-publish: $(VENV)/.bench ## write the latest results of `make bench-hooks` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.engine_hooks publish
 
-bench-training: $(VENV)/.bench ## time and memory of replays in a trainer; 10 minutes
+bench-training: $(VENV)/.bench ## time and memory of replays in a trainer; 5 minutes
 	$(BIN)/python -m benchmarks.training
 
 bench-training-publish: $(VENV)/.bench ## write the latest results of `make bench-training` into benchmarks/RESULTS.md

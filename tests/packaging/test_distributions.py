@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.core.compiled import VARIABLE
+from tests.packaging.bare_environment import SECONDS, TEST_SECONDS, metadata
 from tests.packaging.conftest import ROOT
-from tests.packaging.environment import SECONDS, TEST_SECONDS, metadata
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.packaging.bare_environment import SECONDS, TEST_SECONDS, Environment, metadata
 from tests.packaging.conftest import ROOT
-from tests.packaging.environment import SECONDS, TEST_SECONDS, Environment, metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +74,9 @@ def test_the_extra_of_the_server(distributions: Distributions, tmp_path: Path) -
     folder = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
     sizes = {path.name: _size(path) for path in folder.iterdir() if path.name not in ("pip", "setuptools")}
     assert sum(sizes.values()) <= 150e6, sorted(sizes.items(), key=lambda item: -item[1])[:10]
-    assert not (folder / "torch").exists()
     environment.install(f"{distributions.wheel}[server,testing]")
     environment.python(f"import logitport_testing.laws; {_SIMULATED}")
+    environment.python("import importlib.util; assert importlib.util.find_spec('torch') is None")
 
 
 def _size(path: Path) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.core.conftest import can_build
-from tests.packaging.environment import TEST_SECONDS, Environment
+from tests.packaging.bare_environment import TEST_SECONDS, Environment
 from tests.packaging.test_extras import WITH_TORCH
 
 if TYPE_CHECKING:

@@ -225,12 +225,15 @@ def _in_threads(
             by_thread = groupby(tile, lambda span: thread_of[span.rollout])
             ahead.append([executors[at].submit(requests[at].blocks, list(spans)) for at, spans in by_thread])
             while len(ahead) > most:
-                blocks = [block for part in ahead.popleft() for block in part.result()]
+                blocks = _results(ahead.popleft())
                 tile_bytes = sum(block.nbytes for block in blocks)
                 most = min(2 * len(requests), _AHEAD_BYTES // max(1, tile_bytes))
                 yield blocks
-        for parts in ahead:
-            yield [block for part in parts for block in part.result()]
+        yield from map(_results, ahead)
+
+
+def _results(parts: Sequence[Future[list[Block]]]) -> list[Block]:
+    return [block for part in parts for block in part.result()]
 
 
 def _stop(requests: Sequence[_Requests], executors: Sequence[ThreadPoolExecutor]) -> None:

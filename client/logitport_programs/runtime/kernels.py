@@ -312,11 +312,10 @@ KERNELS: dict[str, Kernel] = {
         _gather_or, scratch=_gather_scratch, allocated=lambda call, inputs, out: _widened_bytes(inputs[0])
     ),
     "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
-    "mean": _reduction(torch.mean)._replace(
+    "mean": _reduction(REDUCTIONS["mean"])._replace(
         allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
     ),
-    "softmax": _along(torch.softmax)._replace(copies_views=True),
-    "log_softmax": _along(torch.log_softmax)._replace(copies_views=True),
+    **{name: _along(ALONG_AN_AXIS[name])._replace(copies_views=True) for name in ("softmax", "log_softmax")},
 }
 
 
