@@ -34,7 +34,7 @@ core-stub: $(VENV)/.core ## the types of the compiled core, after a change to wh
 PYTEST := $(BIN)/python -m pytest -q --dist loadfile
 FAST := -n 3 -m "not slow and not peers and not engines and not fleet" # the third process runs while others wait
 
-test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 2 minutes
+test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 2 to 3 minutes
 	$(PYTEST) $(FAST)
 
 RUNS ?= 5
