@@ -1,9 +1,11 @@
 """Mutants that the suites do not kill, and what the storm makes of them: `python -m tests.storm.mutants`.
 
-`draw` draws mutants of the modules below from a seed. `run` takes the file that it writes: each mutant runs the tests
-nearest to its module, then the fast tier, and, if both pass, the storm. It appends what kills each to a second file,
-and goes on after the last one in it. It changes files of this checkout, which must have no changes, and restores them:
-use a clone of its own, with its own environment.
+`draw` draws mutants of the modules below from a seed. `test` takes the file that it writes: each mutant runs the tests
+nearest to its module, then the fast tier. It appends the outcome of each to a second file, and goes on after the last
+one in it. `storm` takes that file and runs the storm for each mutant that passed, and writes what it finds beside it. A
+reader may give such a mutant a key `equivalent`, with the reason why its behaviour is that of the original: it runs no
+storm. Both commands change files of this checkout, which must have no changes, and restore them: use a clone with an
+environment of its own.
 
 The operators are those of cosmic-ray, which must be installed. A place in the code is drawn first, then one of its
 operators, because some have a hundred variants. Mutants that change annotations alone are left out.
@@ -18,13 +20,18 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 from tests.storm import near_tests
 from tests.tiers import FAST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODULES = {
@@ -176,22 +183,34 @@ def remove_annotations(tree: ast.AST) -> None:
                 setattr(node, field, ast.Constant(None))
 
 
-def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
-    """Return what kills a mutant: tests or the storm, with how to repeat it; nothing if it survives both."""
-    path = ROOT / mutant.path
-    original = path.read_text()
-    try:
-        path.write_text(mutant.text())
+def tested(mutant: Mutant) -> dict[str, object]:
+    """Return the tests that fail with a mutant; nothing if all pass."""
+    with _planted(mutant):
         suites = [(near_tests.importing(ROOT, mutant.path), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)]
         for tests, seconds in suites:
             if tests and not _passes([*_PYTEST, *tests], seconds):
                 return {"killed": "tests", "by": tests}
+        return {"killed": ""}
+
+
+def stormed(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
+    """Return the options of the storm that has findings with a mutant; nothing if none has."""
+    with _planted(mutant):
         for piece in range(_PIECES):
             began, part = time.monotonic(), str(minutes / _PIECES)
             options = ["--minutes", part, "--seed", str(seed + piece), "--shrink-minutes", "0"]
             if not _passes(["tests.storm", *options], _STORM_SECONDS + 60 * minutes):
                 return {"killed": "storm", "by": options, "seconds": round(time.monotonic() - began)}
-        return {"killed": ""}
+        return {"killed": "", "stormed": minutes}
+
+
+@contextmanager
+def _planted(mutant: Mutant) -> Iterator[None]:
+    path = ROOT / mutant.path
+    original = path.read_text()
+    try:
+        path.write_text(mutant.text())
+        yield
     finally:
         path.write_text(original)
 
@@ -204,45 +223,64 @@ def _passes(module: list[str], seconds: float) -> bool:
         return False
 
 
-def run_all(mutants: list[Mutant], results: Path, survivors: int, minutes: float, seed: int) -> None:
-    """Run the mutants in their order, from the first without a result, until so many were not killed by tests.
+def test_all(mutants: list[Mutant], results: Path, survivors: int) -> None:
+    """Test the mutants in their order, from the first without a result, until so many have passed.
 
     Raises ValueError if the results are not of these mutants.
     """
-    lines = results.read_text().splitlines() if results.exists() else []
-    for mutant, result in zip(mutants, (json.loads(line) for line in lines), strict=False):
+    lines = _read(results) if results.exists() else []
+    for mutant, result in zip(mutants, lines, strict=False):
         if {**result, **asdict(mutant)} != result:
             raise ValueError(f"{results} has a result of another mutant in place of {mutant}: give another file")
         survivors -= result["killed"] != "tests"
-    for number, mutant in enumerate(mutants[len(lines) :], len(lines)):
+    for mutant in mutants[len(lines) :]:
         if survivors <= 0:
             return
-        result = run(mutant, minutes, seed + 10 * number)
+        result = tested(mutant)
         survivors -= result["killed"] != "tests"
         with results.open("a") as file:
             file.write(json.dumps({**asdict(mutant), **result}) + "\n")
 
 
+def storm_all(results: Path, minutes: float, seed: int) -> None:
+    """Run the storm for each mutant that passed the tests, that no reader has called equivalent, and that has no result."""
+    lines = _read(results)
+    for number, line in enumerate(lines):
+        if line["killed"] or "equivalent" in line or "stormed" in line:
+            continue
+        mutant = Mutant(**{one.name: line[one.name] for one in fields(Mutant)})
+        line.update(stormed(mutant, minutes, seed + 10 * number))
+        results.write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.storm.mutants", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    of_draw, of_run = commands.add_parser("draw"), commands.add_parser("run")
-    for command in (of_draw, of_run):
+    of_draw, of_test, of_storm = (commands.add_parser(name) for name in ("draw", "test", "storm"))
+    for command in (of_draw, of_test):
         command.add_argument("file", type=Path, help="the mutants, one JSON object a line")
+    for command in (of_test, of_storm):
+        command.add_argument("results", type=Path, help="the same lines with what killed each mutant")
+    for command in (of_draw, of_storm):
         command.add_argument("--seed", type=int, default=1)
     of_draw.add_argument("--count", type=int, default=100)
-    of_run.add_argument("results", type=Path, help="the same lines with what killed each mutant")
-    of_run.add_argument("--survivors", type=int, default=20, help="end after so many that the tests do not kill")
-    of_run.add_argument("--minutes", type=float, default=10, help="of the storm for each")
+    of_test.add_argument("--survivors", type=int, default=20, help="end after so many that the tests do not kill")
+    of_storm.add_argument("--minutes", type=float, default=10, help="of the storm for each")
     options = parser.parse_args()
-    if options.command == "draw":
-        lines = [json.dumps(asdict(mutant)) + "\n" for mutant in draw(options.seed, options.count)]
-        options.file.write_text("".join(lines))
-        return
-    if not _passes([*_PYTEST, "tests"], _SUITE_SECONDS):
-        sys.exit("the fast tests fail without a mutant: run them first")
-    mutants = [Mutant(**json.loads(line)) for line in options.file.read_text().splitlines()]
-    run_all(mutants, options.results, options.survivors, options.minutes, options.seed)
+    match options.command:
+        case "draw":
+            lines = [json.dumps(asdict(mutant)) + "\n" for mutant in draw(options.seed, options.count)]
+            options.file.write_text("".join(lines))
+        case "test":
+            if not _passes([*_PYTEST, "tests"], _SUITE_SECONDS):
+                sys.exit("the fast tests fail without a mutant: run them first")
+            test_all([Mutant(**line) for line in _read(options.file)], options.results, options.survivors)
+        case "storm":
+            storm_all(options.results, options.minutes, options.seed)
 
 
 if __name__ == "__main__":

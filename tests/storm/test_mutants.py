@@ -29,32 +29,55 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("fails", "killed"), [("tests/near.py", "tests"), ("tests", "tests"), ("tests.storm", "storm"), ("", "")]
-)
-def test_what_kills_it(fails: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fails", "killed"), [("tests/near.py", "tests"), ("tests", "tests"), ("", "")])
+def test_tests_kill_it(fails: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def passes(module: list[str], _: float) -> bool:
         assert tree.read_text() == "if not True: pass"
         return fails not in module
 
     monkeypatch.setattr(mutants, "_passes", passes)
-    assert mutants.run(MUTANT, 1.0, 7)["killed"] == killed
+    assert mutants.tested(MUTANT)["killed"] == killed
     assert tree.read_text() == "if True: pass"
 
 
-def test_a_run_goes_on_after_the_last_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("failing_seed", "killed"), [("7", "storm"), ("10", "storm"), ("11", "")])
+def test_a_piece_of_the_storm_kills_it(
+    failing_seed: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def passes(module: list[str], _: float) -> bool:
+        assert tree.read_text() == "if not True: pass"
+        return failing_seed not in module
+
+    monkeypatch.setattr(mutants, "_passes", passes)
+    assert mutants.stormed(MUTANT, 1.0, 7)["killed"] == killed
+    assert tree.read_text() == "if True: pass"
+
+
+def _lines(results: Path) -> list[tuple[int, str]]:
+    return [(line["line"], line["killed"]) for line in map(json.loads, results.read_text().splitlines())]
+
+
+def test_both_commands_go_on_after_the_last_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = [replace(MUTANT, line=line) for line in range(5)]
-    killed = iter(["tests", "storm", "tests", ""])
-    monkeypatch.setattr(mutants, "run", lambda *_: {"killed": next(killed), "by": []})
+    killed = iter(["tests", "", "tests", "", ""])
+    monkeypatch.setattr(mutants, "tested", lambda _: {"killed": next(killed), "by": []})
     results = tmp_path / "results"
-    mutants.run_all(drawn, results, 1, 1.0, 7)
-    assert [json.loads(line)["killed"] for line in results.read_text().splitlines()] == ["tests", "storm"]
-    mutants.run_all(drawn, results, 2, 1.0, 7)
-    mutants.run_all(drawn, results, 2, 1.0, 7)
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [(line["line"], line["killed"]) for line in lines] == [(0, "tests"), (1, "storm"), (2, "tests"), (3, "")]
+    mutants.test_all(drawn, results, 1)
+    assert _lines(results) == [(0, "tests"), (1, "")]
+    mutants.test_all(drawn, results, 3)
+    mutants.test_all(drawn, results, 3)
+    assert _lines(results) == [(0, "tests"), (1, ""), (2, "tests"), (3, ""), (4, "")]
     with pytest.raises(ValueError, match="another mutant"):
-        mutants.run_all(drawn[1:], results, 3, 1.0, 7)
+        mutants.test_all(drawn[1:], results, 4)
+
+    read = [json.loads(line) for line in results.read_text().splitlines()]
+    read[3]["equivalent"] = "a reason"
+    results.write_text("".join(json.dumps(line) + "\n" for line in read))
+    found = iter([{"killed": "storm"}, {"killed": "", "stormed": 1.0}])
+    monkeypatch.setattr(mutants, "stormed", lambda *_: next(found))
+    mutants.storm_all(results, 1.0, 7)
+    mutants.storm_all(results, 1.0, 7)
+    assert _lines(results) == [(0, "tests"), (1, "storm"), (2, "tests"), (3, ""), (4, "")]
 
 
 def test_a_change_of_annotations_alone_is_no_mutant() -> None:
