@@ -243,7 +243,7 @@ def test_all(mutants: list[Mutant], results: Path, survivors: int) -> None:
 
 
 def storm_all(results: Path, minutes: float, seed: int) -> None:
-    """Run the storm for each mutant that passed the tests, that no reader has called equivalent, and that has no result."""
+    """Run the storm for each mutant that passed the tests, has no result, and was not called equivalent by a reader."""
     lines = _read(results)
     for number, line in enumerate(lines):
         if line["killed"] or "equivalent" in line or "stormed" in line:
