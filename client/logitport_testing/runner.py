@@ -86,7 +86,7 @@ class RowResult:
         logits: the row for the sampler, float32[vocab_size]; unchanged if the request failed.
         places: the effect of each processor; None where it was not called, or where its request had failed.
         error: the error of the request; None if it has not failed.
-        failed_place: the processor at whose call it failed; None if it has not failed, or failed before all calls.
+        failed_place: the processor with the call that failed; None if none failed, or the failure was before all calls.
     """
 
     logits: NDArray[np.float32]

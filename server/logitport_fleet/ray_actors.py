@@ -59,7 +59,7 @@ class ServerActor:
         try:
             config = parse_serve_options(options.serve_options)
         except StartupError as error:
-            # An actor whose constructor fails is not started again, and does not show the reason.
+            # An actor with a constructor that fails is not started again, and does not show the reason.
             self._report = replace(self._report, state="failed", error=str(error))
             return
         self._supervisor = Supervisor(

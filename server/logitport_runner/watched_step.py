@@ -40,7 +40,7 @@ class WatchedStep:
         # By row: the final logits, and the effects by place.
         self._final: dict[int, NDArray[np.float32]] = {}
         self._places: dict[int, dict[int, PlaceResult]] = {}
-        self._failed: dict[ActiveRequest, int] = {}  # the place at whose call a request failed
+        self._failed: dict[ActiveRequest, int] = {}  # the place of the call that failed, for each request
 
     def run_logits_free(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
         """Run the chains that read no logits, and apply their packed edits, as an engine does."""

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _CONTROLLERS = ("cpu", "memory", "pids")
 
-# Children of the server's own cgroup, beside `server`.
+# Children of the server's own cgroup, as `server` is.
 _GROUPS = ("workers", "principals")
 
 # The server has the default weight, 100. All workers together have the part of one process of niceness 5.

@@ -53,7 +53,7 @@ class GrammarTokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is a special token: it has a name but no text, and only grammars that name it allow it.
 
-        Special are those that the tokenizer's file marks so, and added ones whose names begin with < and end with >.
+        Special are those that the tokenizer's file marks so, and added ones with names of the form <name>.
         """
         return token_id < self.vocab_size and bool(self.trie.is_special_token(token_id))
 

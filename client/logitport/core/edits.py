@@ -40,7 +40,7 @@ _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
 _KIND = {int(kind): kind for kind in EditKind}  # a lookup is faster than EditKind(kind)
 
-# The rank of each kind, 0 to 3, in a row whose edits are ordered by kind. ALLOW and BITMASK keep their order.
+# The rank of each kind, 0 to 3, in a row with edits ordered by kind. ALLOW and BITMASK keep their order.
 _RANK_OF_KIND = np.zeros(max(EditKind) + 1, np.int32)
 _RANK_OF_KIND[[EditKind.DENY, EditKind.ALLOW, EditKind.BITMASK, EditKind.BIAS]] = 1, 2, 2, 3
 

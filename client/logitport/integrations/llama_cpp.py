@@ -40,7 +40,7 @@ class RemoteLogitsProcessor(SequenceHook):
         tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its files, or a
             name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
-            that variable one whose sessions run in this process (`Client.embedded`).
+            that variable one with sessions in this process (`Client.embedded`).
 
     Attributes:
         steps: steps served, over all completions.

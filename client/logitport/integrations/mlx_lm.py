@@ -40,7 +40,7 @@ class RemoteLogitsProcessor(SequenceHook):
             name of the Hugging Face hub; for a server a name that it knows.
         eos_token_ids: the ids that end a sequence; if empty, those of the tokenizer that the caller passed to MLX-LM.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
-            that variable one whose sessions run in this process (`Client.embedded`).
+            that variable one with sessions in this process (`Client.embedded`).
 
     Attributes:
         steps: steps served, over all generations.

@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 _FORM = '[{"targets": ["HOST:PORT"]}], as for Prometheus'
 # How much of a reply that is not HTTP is in the error.
 _MAX_QUOTED_CHARACTERS = 80
-# OpenSSL's codes for a certificate whose authority is unknown: X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
+# OpenSSL's codes for a certificate with an unknown authority: X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
 # _SELF_SIGNED_CERT_IN_CHAIN and _UNABLE_TO_GET_ISSUER_CERT_LOCALLY.
 _UNKNOWN_AUTHORITY = (18, 19, 20)
 

@@ -126,7 +126,7 @@ class ReportLog:
     def report(self, chain: Sequence[tuple[str, ReportedProcessor]], rows_applied: int, position: int) -> Report:
         """Make the report, with the events at this position of the output and earlier ones.
 
-        `chain` has the key of each processor beside it, and `rows_applied` counts the rows of the present handle.
+        `chain` has the key of each processor, and `rows_applied` counts the rows of the present handle.
         """
         entries = [entry for entry in self._entries if entry.position <= position]
         names = {key: processor.name for key, processor in chain}

@@ -40,7 +40,7 @@ class Session:
     are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
     logits fails with StateLost, unless all of its processors are programs. The new server admits the requests in the
-    background: one whose processors load too slowly fails with ProcessorFailed, and the others do not wait for it.
+    background: one with processors that load too slowly fails with ProcessorFailed, and the others do not wait for it.
 
     Attributes:
         vocab_size: width of the logits.

@@ -1,6 +1,6 @@
 """The size limits of frames and messages, in bytes: one table, which both ends of each connection import.
 
-A limit that an operator sets, such as `--max-message-bytes`, has its default here. Limits of one field are beside the
+A limit that an operator sets, such as `--max-message-bytes`, has its default here. Limits of one field are next to the
 code that reads the field.
 """
 

@@ -125,7 +125,7 @@ def _from_byte_level(piece: str) -> bytes:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The character that stands for each byte: itself if it can be printed, else the next one from 256 on.
+    """The character for each byte: itself if it can be printed, else the next one from 256 on.
 
     Source: `bytes_to_unicode` of GPT-2.
     """

@@ -46,9 +46,9 @@ class Tokenizer:
         name: the operator's name for it.
         digest: SHA-256 of the tokens and their ids, in hexadecimal.
         vocab_size: the largest id, plus 1. Logits may be wider.
-        eos_token_ids: the ids that end a sequence, by the files beside the tokenizer; may be empty.
+        eos_token_ids: the ids that end a sequence, from the files next to the tokenizer; may be empty.
         all_special_ids: the ids of special tokens.
-        chat_template: the template of its model's prompts, in Jinja; "" if there is none beside it.
+        chat_template: the template of its model's prompts, in Jinja; "" without one.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Tokenizer:
             first: whether the id is the first of a text: some tokenizers drop the space before it.
 
         Raises:
-            PayloadError: the tokenizer is of a kind whose bytes are not known.
+            PayloadError: the bytes of this kind of tokenizer are not known.
         """
         return self.texts(first=first).of(token_id)
 

@@ -1,4 +1,4 @@
-"""Files of tokenizers: tokenizer.json, and the files of a model beside it."""
+"""Files of tokenizers: tokenizer.json, and the files of a model in the same folder."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TokenizerFile:
 
     Attributes:
         text: the contents of tokenizer.json.
-        eos_settings: the end-of-sequence settings beside it, the most specific first: ids, lists of ids, or tokens.
-        chat_template: the template beside it; "" if there is none.
+        eos_settings: the end-of-sequence settings in its folder, the most specific first: ids, lists of ids, or tokens.
+        chat_template: the template in its folder; "" without one.
     """
 
     text: bytes

@@ -56,7 +56,7 @@ class EngineSampling(NamedTuple):
     """What an engine does with logits after the chain.
 
     Attributes:
-        processors: the processors that replay it, without a temperature that stands alone.
+        processors: the processors that replay it, without a temperature on its own.
         temperature: a divisor of the logits after all processors.
         any_of_equal: whether the engine may have kept other ids than the last processor, with the same logits.
     """

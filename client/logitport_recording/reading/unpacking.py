@@ -80,7 +80,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def _length_at(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length that stands there, and where the event begins."""
+    """Return the length at this position, and where the event begins."""
     length = 0
     for shift, byte in enumerate(data[at : at + 5]):
         length |= (byte & 0x7F) << 7 * shift

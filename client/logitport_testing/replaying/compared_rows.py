@@ -1,4 +1,4 @@
-"""The rows of a recorded request, each beside the same row with new processors."""
+"""The rows of a recorded request, each with the same row of new processors."""
 
 from __future__ import annotations
 

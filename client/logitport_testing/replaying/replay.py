@@ -85,7 +85,7 @@ class Replay:
     """A recording that ran again.
 
     Attributes:
-        requests: those whose chain has a place for the new version.
+        requests: those with a place for the new version in their chain.
         left_out: number of other requests.
     """
 

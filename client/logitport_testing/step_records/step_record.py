@@ -44,7 +44,7 @@ class ProcessorRecord:
         called: whether it was called. It is not after a failure, and not if the request is greedy and it never changes
             the best id.
         reads_logits: whether it takes logits.
-        denied: ids whose logit it has set to -inf, int32[n]; empty if one id is `forced`.
+        denied: ids with a logit that it has set to -inf, int32[n]; empty if one id is `forced`.
         restored: ids that had -inf before and have another logit now, int32[n]; empty if one id is `forced`.
         biased: ids with another finite logit now, int32[n]; empty if one id is `forced`.
         bias: the value added to each of `biased`, float32[n].

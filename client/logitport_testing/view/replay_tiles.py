@@ -1,4 +1,4 @@
-"""The rows of a recorded request beside those of a new version."""
+"""The rows of a recorded request, with those of a new version."""
 
 from __future__ import annotations
 

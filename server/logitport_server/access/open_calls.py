@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from logitport_server.access.grpc_errors import Context
 
-# Checks whose message has not arrived. Further ones replace the oldest, so that a check with a message is answered,
+# Checks without their message. Further ones replace the oldest, so that a check with a message is answered,
 # however many there are without.
 _MAX_WAITING = 256
 _MESSAGE_SECONDS = 5.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     # Gets the process, the message, and an empty list. For a call, it returns the answer, or the answer with
-    # descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
+    # descriptors (sent, then closed), or an awaitable of either; None means `Done`.
     Handler = Callable[["RunningProcess", Any, list[int]], Any]
 
 logger = logging.getLogger(__name__)

@@ -158,7 +158,7 @@ class SessionLoads(msgspec.Struct, omit_defaults=True, frozen=True):
         sessions: number of open sessions.
         requests: number of requests that they hold or expect.
         pending: number of requests that are being admitted in the background.
-        waiting: number of those whose admission has not begun.
+        waiting: number of those with an admission that has not begun.
         movable_sessions: number of sessions that can move to another server.
         waiting_calls: number of calls, frames and admissions that wait for a thread.
     """

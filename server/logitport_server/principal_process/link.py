@@ -52,7 +52,7 @@ class Link:
         """Call this for each message of a type, with its descriptors, which it closes or keeps.
 
         The handler runs on the thread of `run`: it must neither wait nor `call`. For a message that is a call of the
-        front door, it returns the answer; None stands for `Done`. It may raise LogitportError.
+        front door, it returns the answer; None means `Done`. It may raise LogitportError.
         """
         self._handlers[kind] = handler
 

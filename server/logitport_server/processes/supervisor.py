@@ -61,7 +61,7 @@ class Supervisor:
         command: the arguments of the process; see `child_command`.
         environment: of the process.
         load: reads the load of the server; None if it cannot be read.
-        check: checks the server whose metrics have this address; see `check_health`.
+        check: checks the server with its metrics at this address; see `check_health`.
 
     Attributes:
         report: the present state.

@@ -50,7 +50,7 @@ class Catalog:
         accept: checks a payload of the store. Raises LogitportError. It neither reads a pickle nor verifies a program:
             a server has done so before it stored the payload, and the process that uses it does so again.
         quarantine: follows the quarantines in the store.
-        on_removed: called with the display name of a processor whose last registration is gone.
+        on_removed: called with the display name of a processor after its last registration is gone.
 
     Attributes:
         outage: why the store could not be used at the last poll, or could not be read since; "" if it could.

@@ -51,7 +51,7 @@ class Registry:
 
     Args:
         policy: the operator's rules for payloads.
-        on_removed: called with the display name of a processor whose last registration is gone, on any server.
+        on_removed: called with the display name of a processor after its last registration is gone, on any server.
 
     Raises:
         LogitportError: the store cannot be read.

@@ -63,7 +63,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         # A connection has no principal: its streams are limited, because each takes memory before its authorization.
         ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
         # What a client may send before its message is read. With its probe, gRPC lets it send 16 MiB or more, also in a
-        # stream whose last frame is being processed.
+        # stream with a last frame that is being processed.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         # Compression is off: logits hardly compress, and a few bytes could expand to a message of the maximum size.

@@ -1,4 +1,4 @@
-"""Records what a session does: in the metrics, in the log, and for operators, to whom it describes the session."""
+"""Records what a session does: in the metrics, in the log, and for operators, with a description of the session."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Output(io.RawIOBase):
         self._size_bytes = 0
         self._head = bytearray()
         self._tail = bytearray()
-        self._thread = 0  # the one whose output is kept; 0 between calls
+        self._thread = 0  # its output is kept; 0 between calls
         self._others = 0  # depth of the contexts of `of_others`
 
     def begin(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<QII")
 
 # A packet and each of its columns start at a multiple of this, so that arrays in the columns are aligned. The compiled
-# core leaves arrays that are not aligned to Python, whose check takes eight times as long.
+# core leaves arrays that are not aligned to Python. That check takes eight times as long.
 _ALIGNMENT = 8
 _PADDINGS = [bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT)]  # by size, modulo the alignment
 

@@ -39,7 +39,7 @@ class PhasedRequest(EditRequest):
         self._processor = processor
         self._wanted = phase
         self._blocks = tracker_of(tags, self.whole)
-        self._begin = -1  # of the block whose ids the state has followed
+        self._begin = -1  # of the block that the state has followed
         self.restart()
 
     @property

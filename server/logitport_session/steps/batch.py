@@ -78,7 +78,7 @@ class StepBatch:
             for place, (draft_count, length) in enumerate(zip(layout.draft_counts, self.chain_lengths, strict=True))
         )
         greedy = all(request.greedy for request in self._requests if request is not None)
-        # Those whose histories and rows this object deals with.
+        # This object deals with their histories and rows.
         self._own = [
             None if request is not None and leave_out_compiled and request.is_compiled else request
             for request in self._requests

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from logitport_session.resources.session_limits import SessionLimits
 
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
-# requests whose processors come after it.
+# requests with processors that come after it.
 _GRACE_SECONDS = 0.4
 # A shorter time would end workers that are only a little slow.
 _MIN_GRACE_SECONDS = 0.05

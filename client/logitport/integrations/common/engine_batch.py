@@ -61,7 +61,7 @@ class EngineBatch:
         admission_seconds: how long a step waits for admissions, after the forward pass; by default `MAX_SECONDS`.
 
     Attributes:
-        sees_accepted_drafts: whether the hook ends the requests in `EngineStep.denied` whose drafts are accepted.
+        sees_accepted_drafts: whether the hook ends the requests in `EngineStep.denied` with accepted drafts.
             Without that, such a request would end as if nothing had failed.
     """
 
@@ -86,7 +86,7 @@ class EngineBatch:
         # What `send_changes` sends next.
         self._entering: dict[TrackedRequest, Callable[[], Request]] = {}
         self._leaving: list[Handle] = []
-        # Requests that were sent, and whose first step was not finished yet.
+        # Requests that were sent, and that have not finished their first step.
         self._entered: set[TrackedRequest] = set()
         # Counts what makes a plan invalid.
         self._changes = 0
@@ -128,7 +128,7 @@ class EngineBatch:
     def send_changes(self, stepped: Collection[TrackedRequest] = ()) -> None:
         """Send the releases and the admissions since the last call, each kind in one frame. Does not wait for replies.
 
-        Those in `stepped`, whose step begins, fail if the session is lost.
+        Those in `stepped`, which begin a step, fail if the session is lost.
         """
         if not self._leaving and not self._entering:
             return

@@ -44,7 +44,7 @@ class EngineStep:
         rows: each row's request, and how many draft tokens precede the row.
         row_indices: each row's index in the engine's logits.
         drafts: draft tokens of the requests that have any.
-        draft_parents: their parents, as in `Session.step`, of the requests whose drafts are no chain.
+        draft_parents: their parents, as in `Session.step`, of the requests with drafts that are no chain.
         denied: the row indices after drafts in which every id is denied, with their requests; set by `finish`.
         changes: the batch's count of changes when `handles` and the next attributes were set; -1 before that.
         handles: of the requests that are sent.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
-# The values of --speculative-algorithm whose verification the plugin patches.
+# The plugin patches the verification of these values of --speculative-algorithm.
 _PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", "DFLASH", "DSPARK")
 
 # Reasons to refuse a request that SGLang itself accepts.

@@ -70,7 +70,7 @@ def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callabl
             lambda name: getattr(options, name),
             delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get(),
             has_plugin=True,
-            verifies=True,  # by the scheduler's process, whose hook checks that
+            verifies=True,  # by the hook in the scheduler's process
         )
         if reason:
             raise InvalidArgument(f"logitport: {reason}; or unset {TARGET} to serve without logitport")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import Edits
 
-# NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
+# NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices with a torch backend out of tree are "oot".
 PLATFORMS = ("cpu", "cuda", "hip", "xpu", "tpu", "oot")
 
 

@@ -36,7 +36,7 @@ class RequestTable:
         handles: the requests that the server holds, by slot.
         changes: number of changes of `handles`.
         pending: the requests that the server admits in the background, by slot.
-        entering: requests of `handles`, by slot, whose first admission has not ended, or was not reported yet.
+        entering: requests of `handles`, by slot, with a first admission that has not ended, or was not reported yet.
         settled: pending requests with an ended admission that `Session.poll` has not returned yet.
         restoring: requests of `handles`, by slot, that were sent again, and that the present server has not admitted.
         lost: the error of each request that the server does not hold any more and that is not sent again.

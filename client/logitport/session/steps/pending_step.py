@@ -73,7 +73,7 @@ class PendingStep:
         self._context = context
         self._content = content
         self._sent = sent
-        # Requests whose admission had not ended when the step was sent.
+        # Requests with an admission that had not ended when the step was sent.
         self._entering = entering
         self._connection = context.channel.connections
 

@@ -42,7 +42,7 @@ class WorkerCalls:
         self._waiting: dict[Worker, list[RemoteCall]] = {}
         for call in calls:
             self._waiting.setdefault(call.dialect.worker, []).append(call)
-        # The workers whose locks are held, each with the process to wait for.
+        # The workers with a lock that is held, each with the process to wait for.
         self._running: dict[Worker, WorkerProcess | None] = {}
         self._workers: dict[WorkerProcess, Worker] = {}
         self._poll = ProcessPoll()

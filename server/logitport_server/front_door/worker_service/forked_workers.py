@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # For a zygote that is being launched. Launches are delayed by half a minute at most.
 _LAUNCH_SECONDS = 60.0
-# For the end of a worker whose slot its process has returned, or gives the next one.
+# For the end of a worker after its process has returned its slot, or gives it to the next one.
 _END_SECONDS = 5.0
 # For a slot of a process whose killed workers have not ended yet: with much memory, or while the machine is overloaded.
 _SLOT_SECONDS = 60.0

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # For all answers about idle workers. A process answers at once, unless it hangs.
 _IDLE_SECONDS = 1.0
-# After so long without an answer, further processes are asked.
+# After so long without an answer, further processes get the request.
 _HEAD_START_SECONDS = 0.05
 _MAX_SECONDS = 3600.0
 
@@ -143,11 +143,12 @@ class PrincipalSlots:
     async def _take_idle(self, process: RunningProcess, others: Iterable[RunningProcess], seconds: float) -> bool:
         """Lend a process the slot of an idle worker of one of these others, the first ones first.
 
-        All of them at the same time would each end an idle worker, although one is enough. So one is asked after the
-        other, and twice as many each time that none has answered: processes that hang delay this only shortly.
+        All of them at the same time would each end an idle worker, although one is enough. So they get the
+        request one after the other, and twice as many each time that none has answered: processes that hang delay this
+        only shortly.
         """
         deadline = asyncio.get_running_loop().time() + seconds
-        # Evaluated when one is asked: a process without slots is not disturbed.
+        # Evaluated lazily: a process without slots is not disturbed.
         left = (other for other in others if self._held.get(other))
         asking: set[asyncio.Future[None]] = set()
         count = 1
