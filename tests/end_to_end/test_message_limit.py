@@ -82,3 +82,21 @@ def test_the_client_knows_the_servers_limit_on_a_local_transport(small: Any) -> 
         with pytest.raises(LimitExceeded, match=ADVICE):
             session.add(Request([1] * SMALL_LIMIT))
         assert session.reconnects == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["grpc", "local", "embedded"])
+def test_a_frame_with_too_many_fields_fails_its_own_request(server: Any, transport: Any) -> None:
+    ban = ("disallowed_tokens", {"token_ids": [3, 5]})
+    options = {} if transport == "embedded" else {"transport": transport}
+    with (
+        Client.embedded() if transport == "embedded" else Client(server.target) as client,
+        client.session(vocab_size=40, **options) as session,
+    ):
+        handle = session.add(Request([1], processors=[ban]))
+        with pytest.raises(LimitExceeded, match="524288 fields"):
+            session.add(Request([1], processors=[ban] * 150_000))
+        logits = np.zeros((1, 40), np.float32)
+        session.step({handle: [2]}).apply(logits)
+        assert np.flatnonzero(logits == -np.inf).tolist() == [3, 5]
+        assert session.reconnects == 0

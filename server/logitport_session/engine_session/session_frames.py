@@ -8,7 +8,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session.engine_session import session_admissions, session_steps
 from logitport_session.engine_session.observer import Observer
@@ -113,7 +113,8 @@ class SessionFrames:
                 method is to return. By default, the function is called at once.
 
         Raises:
-            InvalidArgument, LimitExceeded: the bytes are no frame, or one with too many fields.
+            InvalidArgument: the bytes are no frame.
+            LimitExceeded: the first frame has too many fields. A later one is refused by its reply.
         """
         arrived = time.perf_counter()
         core = self._core
@@ -223,9 +224,21 @@ class SessionFrames:
         return reply
 
     def _handle_in_python(self, data: bytes, transport: str, arrived: float) -> bytes:
-        frame = ReceivedFrame(parse(processing_pb2.SessionRequest, data), data, transport, arrived)
+        try:
+            message = parse(processing_pb2.SessionRequest, data)
+        except LimitExceeded as error:
+            if self.session is None or self._last_seq >= _MAX_SEQ:
+                raise
+            return self._refuse_unparsed(error).SerializeToString()
         with Scope(self.log_fields):
-            return self._answer(frame).SerializeToString()
+            return self._answer(ReceivedFrame(message, data, transport, arrived)).SerializeToString()
+
+    def _refuse_unparsed(self, error: LimitExceeded) -> processing_pb2.SessionResponse:
+        """Refuse a frame that is not parsed, so that its number is not known: frames arrive in order."""
+        self.descriptors = []
+        reply = processing_pb2.SessionResponse(seq=self._last_seq + 1, error=to_proto(error))
+        self._keep(reply, reply.seq)
+        return reply
 
     def _answer(self, frame: ReceivedFrame) -> processing_pb2.SessionResponse:
         seq, last_seq = frame.message.seq, self._last_seq
