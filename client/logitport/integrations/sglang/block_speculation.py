@@ -14,7 +14,7 @@ from logitport.errors import InvalidArgument
 from logitport.integrations.sglang import _hook
 from logitport.integrations.sglang.draft_rows import DraftRows
 from logitport.integrations.sglang.draft_trees import read_blocks
-from logitport.integrations.sglang.requests import awaits_token, end, request_of
+from logitport.integrations.sglang.requests import NO_GRAMMAR, awaits_token, end, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 # Where the `SamplingBatchInfo` of a batch holds the input of its verification, and the processed rows.
 _INPUT, _ROWS = "logitport_verify_input", "logitport_draft_rows"
-
-# Nothing checks whether the grammar leaves an id that the processors allow: SGLang would sample from a row without any.
-_GRAMMAR = (
-    "with DFLASH and DSPARK, SGLang applies its grammars after processors, and a row may be left without an id; use "
-    'the built-in "grammar", or leave out the processors'
-)
 
 
 def wrap_prepare(prepare: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,5 +81,5 @@ def _refuse_grammar(params: Any) -> bool:
     if getattr(req, "grammar", None) is None or not _hook().may_have_chain(params):
         return False
     if awaits_token(req):
-        end(req, InvalidArgument(_GRAMMAR))
+        end(req, InvalidArgument(NO_GRAMMAR))
     return True

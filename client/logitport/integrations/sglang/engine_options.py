@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 # SGLang's own switch: with the overlap schedule on, sample a batch only after the last one's ids joined the histories.
 DELAY_SAMPLE = "SGLANG_ENABLE_DELAY_SAMPLE"
 
-# The plugin patches the verification of these values of --speculative-algorithm.
-_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", "DFLASH", "DSPARK")
+# With these values of --speculative-algorithm, SGLang calls processors before its grammars.
+BLOCK_ALGORITHMS = ("DFLASH", "DSPARK")
+# The plugin patches the verification of these.
+_PATCHED_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", *BLOCK_ALGORITHMS)
 
 # Reasons to refuse a request that SGLang itself accepts.
 BEAMS = "beam search: SGLang passes processors only one beam of each request; use n instead"

@@ -19,9 +19,9 @@ from logitport.integrations.common.environment import default_chain
 from logitport.integrations.common.statuses import caused_by_chain
 from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
-from logitport.integrations.sglang.engine_options import BEAMS, engine_name, published_names
+from logitport.integrations.sglang.engine_options import BEAMS, BLOCK_ALGORITHMS, engine_name, published_names
 from logitport.integrations.sglang.guard import REFUSED, names_hook
-from logitport.integrations.sglang.requests import NO_MASK, check_custom_params, names_of, plugin_installed
+from logitport.integrations.sglang.requests import NO_GRAMMAR, NO_MASK, check_custom_params, names_of, plugin_installed
 from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def install() -> None:
 # Where a `GenerateReqInput` holds the headers of its HTTP request, and whether it was normalized before SGLang does so.
 _HEADERS = "logitport_headers"
 _NORMALIZED = "logitport_normalized"
+# The sampling parameters of SGLang with a grammar.
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 def _wrap_supports(supports: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -87,7 +89,10 @@ async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs:
     async with aclosing(output):
         inputs.normalize_batch_and_arguments()
         setattr(inputs, _NORMALIZED, True)
-        for trial, returns_mask in _requests(inputs):
+        has_blocks = _speculates_in_blocks(manager)
+        for trial, returns_mask, has_grammar in _requests(inputs):
+            if has_grammar and has_blocks:
+                raise ValueError(f"logitport: {NO_GRAMMAR}")
             try:
                 only_denies = await trials.run_on_thread(trial, _options(manager))
                 if returns_mask and not only_denies:
@@ -168,8 +173,16 @@ def _check(
     return serialized, params if changed == custom_params else {**params, "custom_params": changed}
 
 
-def _requests(inputs: Any) -> Iterator[tuple[Request, bool]]:
-    """Yield the different chains of the normalized inputs, as requests without ids, and `_returns_mask` of each."""
+def _speculates_in_blocks(manager: Any) -> bool:
+    algorithm = getattr(getattr(manager, "server_args", None), "speculative_algorithm", None)
+    return str(algorithm).upper() in BLOCK_ALGORITHMS
+
+
+def _requests(inputs: Any) -> Iterator[tuple[Request, bool, bool]]:
+    """Yield the different chains of the normalized inputs.
+
+    Each is a request without ids, with `_returns_mask`, and whether SGLang applies a grammar to it.
+    """
     from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
     default = default_chain()
@@ -181,10 +194,12 @@ def _requests(inputs: Any) -> Iterator[tuple[Request, bool]]:
         if string and not names_hook(string):
             continue
         custom_params = (params or {}).get("custom_params") or {}
-        if (custom_params, returns_mask) not in tried:
-            tried.append((custom_params, returns_mask))
+        has_grammar = any((params or {}).get(key) is not None for key in _GRAMMARS)
+        if (custom_params, returns_mask, has_grammar) not in tried:
+            tried.append((custom_params, returns_mask, has_grammar))
             if chain := chain_of(custom_params, default):
-                yield Request(processors=chain, tenant=str(custom_params.get(tenants.KEY, ""))), returns_mask
+                tenant = str(custom_params.get(tenants.KEY, ""))
+                yield Request(processors=chain, tenant=tenant), returns_mask, has_grammar
 
 
 def _options(manager: Any) -> dict[str, Any]:

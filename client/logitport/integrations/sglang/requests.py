@@ -46,6 +46,13 @@ NO_MASK = (
     "chain that do not declare it: "
 )
 
+# Why a request with processors and a grammar of SGLang's is refused with `BLOCK_ALGORITHMS`. Nothing checks whether the
+# grammar leaves an id that the processors allow: SGLang would sample from a row without any.
+NO_GRAMMAR = (
+    "with DFLASH and DSPARK, SGLang applies its grammars after processors, and a row may be left without an id; use "
+    'the built-in "grammar", or leave out the processors'
+)
+
 # Set once the plugin is installed in this process. SGLang loads plugins in all of its processes.
 plugin_installed = threading.Event()
 

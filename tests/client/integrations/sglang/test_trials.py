@@ -189,6 +189,38 @@ def test_ids_that_could_be_sampled_are_returned_if_processors_only_deny(monkeypa
         asyncio.run(generate(with_mask(Inputs({}, None))))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "params", "is_refused"),
+    [
+        ("DFLASH", {"json_schema": "{}"}, True),
+        ("dspark", {"regex": "a+"}, True),
+        ("DSPARK", {"ebnf": 'root ::= "a"'}, True),
+        ("DFLASH", {"structural_tag": "{}"}, True),
+        ("DFLASH", {"regex": None}, False),
+        ("EAGLE", {"regex": "a+"}, False),
+        (None, {"regex": "a+"}, False),
+    ],
+)
+def test_a_grammar_of_sglang_is_refused_where_it_follows_the_processors(
+    algorithm: str | None, params: dict[str, Any], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Manager, "server_args", SimpleNamespace(speculative_algorithm=algorithm), raising=False)
+    with_chain = {**params, "custom_params": {"logitport": [ban(1)]}}
+    for sent in (Inputs(with_chain, None), Inputs([{}, with_chain], [None, REMOTE])):
+        if is_refused:
+            with pytest.raises(ValueError, match=r"logitport: .*grammars after processors.*built-in \"grammar\""):
+                asyncio.run(generate(sent))
+        else:
+            assert asyncio.run(generate(sent)) == ["first", "last"]
+    monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["disallowed_tokens", {"token_ids": [3]}]]')
+    for plain in (Inputs(params, None), Inputs({}, None)):
+        if is_refused and plain.sampling_params:
+            with pytest.raises(ValueError, match="grammars after processors"):
+                asyncio.run(generate(plain))
+        else:
+            assert asyncio.run(generate(plain)) == ["first", "last"]
+
+
 def test_without_the_service_no_ids_that_could_be_sampled_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", free_address())
     with pytest.raises(ValueError, match="ServerUnavailable"):
