@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidArgument, LimitExceeded
+from logitport_programs import denial
 from logitport_programs.program import (
     MAX_INPUTS,
     MAX_LIST_LENGTH,
@@ -53,6 +54,11 @@ class Verified(NamedTuple):
     def reads_history(self) -> bool:
         """Whether the program reads the histories of requests."""
         return any(value.operator in HISTORY_OPERATORS for value in self.program.values)
+
+    @property
+    def only_denies(self) -> bool:
+        """Whether it follows from the operators that the program changes no logit but to -inf."""
+        return denial.only_denies(self.program, self.types)
 
     def shape(self, value: int, rows: int, vocab_size: int) -> tuple[int, ...]:
         """The shape of a value, for logits [rows, vocab_size].

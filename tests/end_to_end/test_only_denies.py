@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, Request
+from logitport import Client, CustomLogitProcessor, EditProcessor, Request, TensorProcessor
 from logitport_builtins import BUILTINS
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from logitport import EditRequest, RowEdits
     from logitport.session import Session
 
+INF = float("inf")
 TAGS = {"thinking_start_ids": [2], "thinking_end_ids": [9]}
 BUDGET = {"thinking_budget": 3, **TAGS}
 DENIES = {
@@ -50,6 +51,18 @@ class Reads(CustomLogitProcessor):
         return logits
 
 
+class DeniesIfLarge(TensorProcessor):
+    """A program, of which it is derived that it only denies."""
+
+    def process(self, logits: Any, params: Any, history: Any) -> Any:
+        return logits.masked_fill(logits > 1, -INF)
+
+
+class HalvesIfLarge(TensorProcessor):
+    def process(self, logits: Any, params: Any, history: Any) -> Any:
+        return logits.where(logits <= 1, logits / 2)
+
+
 class DeclaresNothing(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None: ...
 
@@ -73,9 +86,12 @@ def test_the_builtins_that_declare_it() -> None:
         ([("thinking_budget", BUDGET)], True),
         ([("thinking_budget", {**BUDGET, "soft_from": 1})], False),
         ([("disallowed_tokens", {"token_ids": [3], "phase": "answer", "phase_tags": TAGS})], True),
-        ([("top_k", {"top_k": 3})], False),
+        ([("top_k", {"top_k": 3})], True),
+        ([("top_p", {"top_p": 0.5}), ("temperature", {"temperature": 2.0})], False),
+        ([(HalvesIfLarge, {})], False),
+        ([(DeniesIfLarge, {})], True),
         ([(Denies, {})], True),
-        ([(Denies, {}), ("min_p", {"min_p": 0.1})], False),
+        ([(Denies, {}), ("min_p", {"min_p": 0.1})], True),
         ([(DeniesUnlessPushed, {})], True),
         ([(DeniesUnlessPushed, {"push": 1})], False),
         ([(Says, {})], False),

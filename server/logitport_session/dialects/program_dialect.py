@@ -61,6 +61,7 @@ class ProgramDialect(Dialect):
     ) -> None:
         super().__init__(None, name, shipped=False)
         self.takes_long = False  # to start; see `installed.Installed`
+        self.denies_without = () if verified.only_denies else None
         self.verified = verified
         self.signature = signature
         self._reads_history = verified.reads_history
