@@ -43,7 +43,7 @@ _STATE_STAYS = (
 NO_MASK = (
     "logitport: return_sampling_mask needs processors that declare only_denies, because SGLang returns the ids that "
     "could be sampled, and not what else changed their probabilities; leave out return_sampling_mask, or those of this "
-    "chain that do not declare it: "
+    "chain that do more than deny ids: "
 )
 
 # Why a request with processors and a grammar of SGLang's is refused with `BLOCK_ALGORITHMS`. Nothing checks whether the
