@@ -3,9 +3,10 @@
 `draw` draws mutants of the modules below from a seed. `test` takes the file that it writes: each mutant runs the tests
 nearest to its module, then the fast tier. It appends the outcome of each to a second file, and goes on after the last
 one in it. `storm` takes that file and runs the storm for each mutant that passed, and writes what it finds beside it. A
-reader may give such a mutant a key `equivalent`, with the reason why its behaviour is that of the original: it runs no
-storm. Both commands change files of this checkout, which must have no changes, and restore them: use a clone with an
-environment of its own.
+reader may give such a mutant a key `unseen`, with the reason why the storm does not show it: the behaviour is that of
+the original, or only a metric or the process list differs. It then runs no storm, and counts as not found. Both
+commands change files of this checkout, which must have no changes, and restore them: use a clone with an environment of
+its own.
 
 The operators are those of cosmic-ray, which must be installed. A place in the code is drawn first, then one of its
 operators, because some have a hundred variants. Mutants that change annotations alone are left out.
@@ -243,10 +244,10 @@ def test_all(mutants: list[Mutant], results: Path, survivors: int) -> None:
 
 
 def storm_all(results: Path, minutes: float, seed: int) -> None:
-    """Run the storm for each mutant that passed the tests, has no result, and was not called equivalent by a reader."""
+    """Run the storm for each mutant that passed the tests, has no result, and is not `unseen`."""
     lines = _read(results)
     for number, line in enumerate(lines):
-        if line["killed"] or "equivalent" in line or "stormed" in line:
+        if line["killed"] or "unseen" in line or "stormed" in line:
             continue
         mutant = Mutant(**{one.name: line[one.name] for one in fields(Mutant)})
         line.update(stormed(mutant, minutes, seed + 10 * number))

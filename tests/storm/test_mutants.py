@@ -71,7 +71,7 @@ def test_both_commands_go_on_after_the_last_result(tmp_path: Path, monkeypatch: 
         mutants.test_all(drawn[1:], results, 4)
 
     read = [json.loads(line) for line in results.read_text().splitlines()]
-    read[3]["equivalent"] = "a reason"
+    read[3]["unseen"] = "a reason"
     results.write_text("".join(json.dumps(line) + "\n" for line in read))
     found = iter([{"killed": "storm"}, {"killed": "", "stormed": 1.0}])
     monkeypatch.setattr(mutants, "stormed", lambda *_: next(found))
