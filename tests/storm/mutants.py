@@ -195,14 +195,28 @@ def tested(mutant: Mutant) -> dict[str, object]:
 
 
 def stormed(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
-    """Return the options of the storm that has findings with a mutant; nothing if none has."""
-    with _planted(mutant):
-        for piece in range(_PIECES):
-            began, part = time.monotonic(), str(minutes / _PIECES)
-            options = ["--minutes", part, "--seed", str(seed + piece), "--shrink-minutes", "0"]
-            if not _passes(["tests.storm", *options], _STORM_SECONDS + 60 * minutes):
-                return {"killed": "storm", "by": options, "seconds": round(time.monotonic() - began)}
-        return {"killed": "", "stormed": minutes}
+    """Return the options of the storm that has findings with a mutant, and none without it; nothing if none has."""
+    for piece in range(_PIECES):
+        began, part = time.monotonic(), str(minutes / _PIECES)
+        options = ["--minutes", part, "--seed", str(seed + piece), "--shrink-minutes", "0"]
+        with _planted(mutant):
+            found = _findings(options, minutes)
+        if found and not _findings(options, minutes):
+            seconds = round(time.monotonic() - began)
+            return {"killed": "storm", "by": options, "seconds": seconds, "findings": found}
+    return {"killed": "", "stormed": minutes}
+
+
+def _findings(options: list[str], minutes: float) -> list[str]:
+    """Run the storm. Return the first line of each finding, or how it failed."""
+    command = [sys.executable, "-m", "tests.storm", *options]
+    seconds = _STORM_SECONDS + 60 * minutes
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return [f"no end within {seconds:.0f} s"]
+    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    return found or ([done.stderr[-500:]] if done.returncode else [])
 
 
 @contextmanager

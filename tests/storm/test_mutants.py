@@ -40,15 +40,17 @@ def test_tests_kill_it(fails: str, killed: str, tree: Path, monkeypatch: pytest.
     assert tree.read_text() == "if True: pass"
 
 
-@pytest.mark.parametrize(("failing_seed", "killed"), [("7", "storm"), ("10", "storm"), ("11", "")])
+@pytest.mark.parametrize(
+    ("with_mutant", "without", "killed"), [("7", "", "storm"), ("10", "7", "storm"), ("7", "7", ""), ("11", "", "")]
+)
 def test_a_piece_of_the_storm_kills_it(
-    failing_seed: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+    with_mutant: str, without: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def passes(module: list[str], _: float) -> bool:
-        assert tree.read_text() == "if not True: pass"
-        return failing_seed not in module
+    def findings(options: list[str], _: float) -> list[str]:
+        is_planted = tree.read_text() == "if not True: pass"
+        return ["FOUND"] if (with_mutant if is_planted else without) in options else []
 
-    monkeypatch.setattr(mutants, "_passes", passes)
+    monkeypatch.setattr(mutants, "_findings", findings)
     assert mutants.stormed(MUTANT, 1.0, 7)["killed"] == killed
     assert tree.read_text() == "if True: pass"
 
