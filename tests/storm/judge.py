@@ -20,6 +20,7 @@ _SHIPPED = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded"})
 _SENT = "while logits of this request were being processed"
 _LATE = "has not loaded its processors yet"
 _SPENT = "have used up the time of this step"
+_QUARANTINED = "is quarantined for all callers"
 # Calls in workers may exceed their time limits on a machine that is busier.
 _MAX_FACTOR = 2.0
 # Lateness of the control process that an idle machine has, in seconds.
@@ -134,6 +135,8 @@ class Judge:
             return self._too_long(record)
         if record["kind"] == "failure":
             return not self._may_fail(record)
+        if record["kind"] == "logged error" and _QUARANTINED in record["detail"]:
+            return not self._had_slow_calls(record["at"])
         return True
 
     def _too_long(self, record: Record) -> bool:
@@ -162,10 +165,16 @@ class Judge:
         timed_out = record.get("code") == ProcessorFailed.TIMED_OUT and record["ships"]
         if timed_out and self.load.factor(record["begun"], record["at"]) > _MAX_FACTOR:
             return True
+        if record.get("code") == ProcessorFailed.QUARANTINED and record["ships"] and self._had_slow_calls(record["at"]):
+            return True
         if _SPENT in record.get("detail", "") and record.get("beside_harm"):
             return True
         effects = [EFFECTS[hit.what] for hit in hits]
         return any(error in effect.all or (record["ships"] and error in effect.shipped) for effect in effects)
+
+    def _had_slow_calls(self, until: float) -> bool:
+        """Whether calls of good classes may have been slow before this time: each counts for minutes."""
+        return any(hit.begun <= until for hit in self.hits) or self.load.factor(0.0, until) > _MAX_FACTOR
 
     def _touching(self, record: Record, ended: float) -> list[Hit]:
         """What was broken meanwhile, of the server that the actor uses if it uses only one."""

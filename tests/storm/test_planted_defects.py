@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import ProcessorFailed
+from logitport import LimitExceeded, ProcessorFailed
 from logitport.session import PendingStep
 from tests.storm.actors.base import Records, Setting
+from tests.storm.actors.checked import Running
 from tests.storm.actors.engine import Engine
 from tests.storm.classes import programs
 from tests.storm.judge import Hit, Judge, Load, Record
@@ -121,6 +122,33 @@ def test_a_wrong_row(after_apply: Any) -> None:
 def test_a_wrong_report(after_apply: Any) -> None:
     after_apply(lambda logits, result: result.rows_applied.update(min_p=99))
     assert judged(without_waits(run_engine())) == ["wrong row"]
+
+
+def test_a_refusal_of_a_history_that_was_rewound_before_it_arrived() -> None:
+    found: list[Record] = []
+    engine = Engine("engine-0", Setting([], {}, 2, 10, time.monotonic() + 60), Records("engine-0", found.append))
+    engine._opening = {"harmful": False, "transport": "embedded"}
+    for count in (2_000_000, 6):
+        one = Running([], np.zeros(count, np.int32), 0)
+        one.ids = one.ids[:5]
+        engine._failed(one, LimitExceeded(f"{count} token ids"))
+    assert [record["detail"] for record in found] == ["6 token ids"]
+
+
+@pytest.mark.parametrize(
+    ("lateness", "hit", "findings"), [(0.0, False, 2), (0.5, False, 0), (0.0, True, 0)], ids=["idle", "busy", "broken"]
+)
+def test_a_quarantine_after_slow_calls(lateness: float, hit: bool, findings: int) -> None:
+    text = "processor 12 is quarantined for all callers: it is quarantined for 3 principals"
+    records: list[Record] = [
+        {"kind": "logged error", "actor": "world", "at": 10.0, "detail": text, "event": {}},
+        {
+            "kind": "failure", "actor": "engine-0", "at": 11.0, "begun": 10.5, "event": {}, "detail": text,
+            "error": "ProcessorFailed", "code": ProcessorFailed.QUARANTINED, "ships": True, "chain": [],
+        },
+    ]  # fmt: skip
+    hits = [Hit("worker stopped", "server-0", 1.0, 2.0)] if hit else []
+    assert len(Judge(hits, Load([5.0], [lateness]), servers=1).findings(records)) == findings
 
 
 def test_a_stall(after_apply: Any) -> None:

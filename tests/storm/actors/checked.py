@@ -32,6 +32,7 @@ class Running:
         harmful: whether its chain may fail at any time.
         skips: whether it goes on after a failure.
         entered: whether its steps began before its admission had ended.
+        longest: length of its history when it was sent; it may be rewound before the reply arrives.
     """
 
     chain: Chain
@@ -46,6 +47,10 @@ class Running:
     skips: bool = False
     entered: bool = False
     name: str = ""
+    longest: int = 0
+
+    def __post_init__(self) -> None:
+        self.longest = len(self.ids)
 
 
 class Comparison:

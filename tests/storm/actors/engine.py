@@ -294,7 +294,7 @@ class Engine(Actor):
         return {"ships": any(chains.ships(one.chain) for one in requests)}
 
     def _failed(self, one: Running, error: LogitportError) -> None:
-        if len(one.ids) > _MAX_IDS and type(error).__name__ == "LimitExceeded":
+        if max(len(one.ids), one.longest) > _MAX_IDS and type(error).__name__ == "LimitExceeded":
             self.count["too long histories"] += 1
             return
         self.count[f"{'harmful' if one.harmful else 'good'} requests that failed"] += 1
