@@ -172,6 +172,10 @@ bool read_step_edits(std::string_view data, ReplyMessage &message) {
         valid = read_column(reader.bytes, message.logits_rows);
         message.is_usual = false;
         break;
+      case fields::StepEdits::later_edits.tag():
+        message.has_later_edits = true;
+        message.is_usual = false;
+        break;
       default:
         message.is_usual = false;
     }

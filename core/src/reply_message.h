@@ -54,6 +54,7 @@ struct ReplyMessage {
   // Fields that most replies do not have.
   Column<std::int32_t> logits_rows;
   std::vector<Failure> failures;
+  bool has_later_edits = false;
   // Whether there is no such field, nor one that this version does not know.
   bool is_usual = true;
 };

@@ -35,6 +35,7 @@ class StepContent {
 
   [[nodiscard]] std::size_t size() const noexcept { return histories_.size(); }
   [[nodiscard]] History &history(std::size_t request) const noexcept { return *histories_[request]; }
+  [[nodiscard]] std::int32_t slot(std::size_t request) const noexcept { return slots_[request]; }
   // Number of draft tokens of a request.
   [[nodiscard]] std::int32_t draft_count(std::size_t request) const noexcept {
     return drafts.counts.empty() ? 0 : drafts.counts[request];
