@@ -65,8 +65,9 @@ def installed_library() -> Path:
         pytest.skip("liblogitport needs a C++ compiler")
     pytest.importorskip("cmake")
     prefix = BUILD / "prefix"
-    folder = build(CORE / "build" / "library")
-    run([sys.executable, "-m", "cmake", "--install", str(folder), "--prefix", str(prefix)], ROOT)
+    # The prefix is in the file for pkg-config. It changes no object file.
+    folder = build(CORE / "build" / "library", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    run([sys.executable, "-m", "cmake", "--install", str(folder)], ROOT)
     return prefix
 
 

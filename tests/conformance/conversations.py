@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from logitport.errors import LimitExceeded, to_proto
+from logitport.errors import InvalidArgument, LimitExceeded, to_proto
 from logitport_proto import processing_pb2
 from logitport_session.embedded import EmbeddedSessions
 from tests.conformance.conversation_server import DROP, RESTART, STALL
@@ -200,7 +200,7 @@ class _PlayedConnection:
                 if answer != "different":
                     self._drop_rest(answer)
                     return answer
-                error = to_proto(LimitExceeded("this frame is not in the conversation"))
+                error = to_proto(InvalidArgument("this frame is not in the conversation"))
                 return processing_pb2.SessionResponse(seq=frame.seq, error=error)
             answers.append(answer)
             self._held.answered(item, answer)

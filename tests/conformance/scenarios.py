@@ -184,7 +184,7 @@ SCENARIOS = {
             "step a::: b:::",
             Fault("step a:4:: b:1::", {"logits": "drop"}),
             "remove a",
-            "step b:2::",
+            "step b:::",
             *_END,
         ]
     ),
