@@ -56,7 +56,7 @@ std::int32_t guarded(const Call &call, const Report &report) noexcept {
 
 // Call a function of a session.
 template <typename Call>
-std::int32_t in_session(logitport_session *session, const Call &call) noexcept {
+std::int32_t in_session(logitport_session *session, const Call &call) {
   if (session == nullptr) {
     return LOGITPORT_INVALID_ARGUMENT;
   }
@@ -117,7 +117,7 @@ logitport::SessionOptions opening_of(const logitport_options &options) {
 // Open a session on the backend that `connect` makes.
 template <typename Connect>
 std::int32_t open_session(const logitport_options *given, logitport_session **session, char *error,
-                          std::size_t error_size, const Connect &connect) noexcept {
+                          std::size_t error_size, const Connect &connect) {
   const auto report = [error, error_size](const char *message) {
     if (error != nullptr && error_size != 0) {
       const std::size_t size = std::min(std::strlen(message), error_size - 1);

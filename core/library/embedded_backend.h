@@ -32,7 +32,7 @@ class EmbeddedBackend final : public Backend {
   [[nodiscard]] bool is_retired(const void * /*logits*/) const override { return false; }
   void requests_added() override {}
   void reopen(double seconds, std::size_t expected_requests) override;
-  void pause(double /*seconds*/) override {}
+  void pause(double /*seconds*/) override { check_open(); }
   void cancel() noexcept override { is_cancelled_ = true; }
   void lose() noexcept override {}
 

@@ -80,6 +80,9 @@ std::size_t ServerBackend::row_bytes() const noexcept {
 }
 
 LocalTransport &ServerBackend::transport() {
+  if (wakeup_.is_awake()) {
+    throw Error(ErrorCode::unavailable, "the session was cancelled; close it, and open another one");
+  }
   if (transport_ == nullptr) {
     throw Error(ErrorCode::unavailable, "the connection to " + target_.address + " was lost");
   }

@@ -196,10 +196,10 @@ void Session::recover(double seconds) {
   is_sent_ = false;
   for (HeldRequest *request : table_.kept()) {
     if (request->has_sent_logits) {
-      request->lost = Error(ErrorCode::state_lost,
-                            "request '" + request->request_id +
-                                "': the connection to the server that processed its logits was lost, and with it the "
-                                "state of its processors; remove the request and add it again");
+      lose(*request, Error(ErrorCode::state_lost,
+                           "request '" + request->request_id +
+                               "': the connection to the server that processed its logits was lost, and with it the "
+                               "state of its processors; remove the request and add it again"));
     }
   }
   try {
@@ -217,7 +217,7 @@ void Session::resend(const std::vector<HeldRequest *> &requests) {
   const std::vector<std::optional<Error>> errors = backend_->admit(requests);
   for (std::size_t index = 0; index < requests.size(); ++index) {
     if (errors[index]) {
-      requests[index]->lost = errors[index];
+      lose(*requests[index], *errors[index]);
     }
   }
 }
@@ -226,8 +226,13 @@ void Session::resend(const std::vector<HeldRequest *> &requests) {
 void Session::fail(HeldRequest &request, const Error &error) {
   if (!request.lost) {
     backend_->remove(request);
-    request.lost = error;
+    lose(request, error);
   }
+}
+
+void Session::lose(HeldRequest &request, const Error &error) {
+  request.lost = error;
+  has_lost_ = true;
 }
 
 std::size_t Session::begin(const logitport_step_request *requests, std::size_t count, const logitport_row *rows,
@@ -257,7 +262,7 @@ std::size_t Session::begin(const logitport_step_request *requests, std::size_t c
 void Session::find_requests(const logitport_step_request *requests, std::size_t count) {
   bool is_same = changes_ == table_.changes() && requests_.size() == count;
   for (std::size_t index = 0; index < count && is_same; ++index) {
-    is_same = requests_[index]->handle() == requests[index].handle;
+    is_same = handles_[index] == requests[index].handle;
   }
   if (is_same) {
     for (HeldRequest *request : requests_) {
@@ -266,6 +271,7 @@ void Session::find_requests(const logitport_step_request *requests, std::size_t 
     return;
   }
   requests_.clear();
+  handles_.clear();
   content_.clear_requests();
   is_begun_ = false;
   changes_ = std::numeric_limits<std::uint64_t>::max();
@@ -273,6 +279,7 @@ void Session::find_requests(const logitport_step_request *requests, std::size_t 
   for (std::size_t index = 0; index < count; ++index) {
     HeldRequest &request = table_.at(requests[index].handle);
     requests_.push_back(&request);
+    handles_.push_back(request.handle());
     sorted.push_back(&request);
     content_.add_request(request.slot, request.generation, request.history);
   }
@@ -449,7 +456,7 @@ void Session::apply(void *logits, std::size_t rows, std::size_t row_stride, logi
   }
   if (lost) {
     for (std::int64_t index = 0; index < logits_rows.size(); ++index) {
-      requests_[content_.request_of(static_cast<std::size_t>(logits_rows[index]))]->lost = lost;
+      lose(*requests_[content_.request_of(static_cast<std::size_t>(logits_rows[index]))], *lost);
     }
   }
   write_result(*reply);
@@ -511,9 +518,11 @@ void Session::write_result(const ReplyMessage &reply) {
   // No text moves: the vector gets all of its memory here.
   texts_.reserve(requests_.size() + 2 * reply.failures.size() + reply.applied.size() + 3 * reply.events.size());
   const auto copy = [this](std::string_view text) { return text_of(texts_.emplace_back(text)); };
-  for (const HeldRequest *request : requests_) {
-    if (request->lost) {
-      add_failure(*request, static_cast<std::int32_t>(request->lost->code()), request->lost->what(), false);
+  if (has_lost_) {
+    for (const HeldRequest *request : requests_) {
+      if (request->lost) {
+        add_failure(*request, static_cast<std::int32_t>(request->lost->code()), request->lost->what(), false);
+      }
     }
   }
   for (const ReplyMessage::Failure &failure : reply.failures) {

@@ -53,6 +53,7 @@ class Session {
   auto with_reconnect(const Call &call) -> decltype(call());
   void recover(double seconds);
   void fail(HeldRequest &request, const Error &error);
+  void lose(HeldRequest &request, const Error &error);
   // Admit requests again, with their present histories.
   void resend(const std::vector<HeldRequest *> &requests);
 
@@ -72,12 +73,14 @@ class Session {
   SessionLimits limits_;
   RequestTable table_;
   std::uint64_t reconnects_ = 0, resyncs_ = 0;
+  bool has_lost_ = false;              // whether a request was ever lost
   std::vector<std::string> messages_;  // of the last admissions
 
   // The step.
   StepContent content_;
   std::vector<HeldRequest *> requests_;
-  std::uint64_t changes_ = 0;  // of the table, when the requests were found
+  std::vector<logitport_handle> handles_;  // theirs: to compare these, no request has to be read
+  std::uint64_t changes_ = 0;              // of the table, when the requests were found
   bool is_begun_ = false, is_sent_ = false;
   // The result of the last step. Its texts are views of the reply, or of the error of a lost request.
   std::vector<logitport_failure> failures_;

@@ -267,9 +267,9 @@ Http2Stream::Http2Stream(const std::string &target, std::string_view path, std::
   if (headers.size() > max_frame_bytes) {
     throw Error(ErrorCode::invalid_argument, "token has " + std::to_string(token.size()) + " bytes, which is too long");
   }
-  write("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + framed(settings_frame, 0, 0, settings) +
-            framed(headers_frame, end_headers, call_stream, headers),
-        deadline);
+  send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + framed(settings_frame, 0, 0, settings) +
+               framed(headers_frame, end_headers, call_stream, headers),
+           deadline);
 }
 
 Http2Stream::~Http2Stream() {
@@ -307,7 +307,7 @@ void Http2Stream::connect(const std::string &target, const Deadline &deadline) {
   }
 }
 
-void Http2Stream::write(std::string_view data, const Deadline &deadline) {
+void Http2Stream::send_all(std::string_view data, const Deadline &deadline) {
   while (!data.empty()) {
     const ssize_t count = ::send(socket_.get(), data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) {
@@ -350,7 +350,7 @@ void Http2Stream::send(std::string_view message, const Deadline &deadline) {
     throw Error(ErrorCode::invalid_argument, "the options of the session have " + std::to_string(message.size()) +
                                                  " bytes; pass fewer eos_token_ids and shorter texts");
   }
-  write(framed(data_frame, 0, call_stream, data), deadline);
+  send_all(framed(data_frame, 0, call_stream, data), deadline);
 }
 
 std::string Http2Stream::receive(const Deadline &deadline) {
@@ -391,7 +391,7 @@ void Http2Stream::handle(const Frame &frame, const Deadline &deadline) {
     case settings_frame:
     case ping_frame:
       if ((frame.flags & ack) == 0) {
-        write(framed(frame.type, ack, 0, frame.type == ping_frame ? std::string_view(frame.payload) : ""), deadline);
+        send_all(framed(frame.type, ack, 0, frame.type == ping_frame ? std::string_view(frame.payload) : ""), deadline);
       }
       return;
     case goaway_frame:

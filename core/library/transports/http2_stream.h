@@ -39,7 +39,7 @@ class Http2Stream {
   };
 
   void connect(const std::string &target, const Deadline &deadline);
-  void write(std::string_view data, const Deadline &deadline);
+  void send_all(std::string_view data, const Deadline &deadline);
   // Receive a frame. Throws an Error.
   Frame read(const Deadline &deadline);
   void fill(std::size_t size, const Deadline &deadline);

@@ -57,14 +57,10 @@ Wakeup::Wakeup() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   }
 }
 
-void Wakeup::wake() const noexcept {
+void Wakeup::wake() noexcept {
+  is_awake_ = true;
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
-}
-
-bool Wakeup::is_awake() const noexcept {
-  pollfd event{event_.get(), POLLIN, 0};
-  return ::poll(&event, 1, 0) > 0;
 }
 
 short Wakeup::wait(int descriptor, short events, const Deadline &deadline) const {

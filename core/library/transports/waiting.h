@@ -1,6 +1,7 @@
 // Waiting for descriptors, with a deadline, until another thread cancels.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -48,8 +49,8 @@ class Wakeup {
   Wakeup();  // throws an Error if there is no descriptor
 
   // On any thread. Waits end at once from now on.
-  void wake() const noexcept;
-  [[nodiscard]] bool is_awake() const noexcept;
+  void wake() noexcept;
+  [[nodiscard]] bool is_awake() const noexcept { return is_awake_; }
   // Wait for events of a descriptor, as `poll`. Returns those that have occurred; 0 after the deadline.
   // Throws an Error (unavailable) after `wake`.
   [[nodiscard]] short wait(int descriptor, short events, const Deadline &deadline) const;
@@ -58,6 +59,7 @@ class Wakeup {
 
  private:
   Descriptor event_;
+  std::atomic<bool> is_awake_{false};
 };
 
 // The text of an error number.
