@@ -50,7 +50,7 @@ HeldRequest *RequestTable::in_slot(std::int32_t slot) const noexcept {
 std::vector<HeldRequest *> RequestTable::kept() const {
   std::vector<HeldRequest *> found;
   for (const std::unique_ptr<HeldRequest> &request : by_slot_) {
-    if (request != nullptr && !request->lost) {
+    if (request != nullptr && request->is_admitted && !request->lost) {
       found.push_back(request.get());
     }
   }

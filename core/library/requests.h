@@ -31,7 +31,7 @@ struct HeldRequest {
   History history;
   std::vector<ProcessorCall> processors;
   std::string request_id, sampling_params, tenant;
-  bool skips = false;
+  bool skips = false, is_admitted = false;
   // As the server has stated at the admission.
   bool reads_logits = false, follows_from_history = false;
   bool has_sent_logits = false;  // so the server may have state that does not follow from the history
@@ -55,7 +55,7 @@ class RequestTable {
   [[nodiscard]] HeldRequest &at(std::uint64_t handle) const;
   // The request of a slot, or null.
   [[nodiscard]] HeldRequest *in_slot(std::int32_t slot) const noexcept;
-  // All requests that are not lost.
+  // All requests that were admitted, and are not lost.
   [[nodiscard]] std::vector<HeldRequest *> kept() const;
 
  private:

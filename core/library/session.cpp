@@ -133,6 +133,7 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
       set_error(indices[index], *errors[index]);
       table_.remove(*held[index]);
     } else {
+      held[index]->is_admitted = true;
       admissions[indices[index]].handle = held[index]->handle();
       admissions[indices[index]].reads_logits = held[index]->reads_logits ? 1 : 0;
     }

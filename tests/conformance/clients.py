@@ -65,9 +65,8 @@ def installed_library() -> Path:
         pytest.skip("liblogitport needs a C++ compiler")
     pytest.importorskip("cmake")
     prefix = BUILD / "prefix"
-    # The prefix is in the file for pkg-config. It changes no object file.
-    folder = build(CORE / "build" / "library", f"-DCMAKE_INSTALL_PREFIX={prefix}")
-    run([sys.executable, "-m", "cmake", "--install", str(folder)], ROOT)
+    folder = build(CORE / "build" / "library")
+    run([sys.executable, "-m", "cmake", "--install", str(folder), "--prefix", str(prefix)], ROOT)
     return prefix
 
 
@@ -92,8 +91,32 @@ def _c() -> list[str]:
     return [str(program)]
 
 
+def go_variables() -> dict[str, str]:
+    """Variables for commands of Go, with the library and without a network. Skips without Go."""
+    if shutil.which("go") is None or shutil.which("pkg-config") is None:
+        pytest.skip("needs Go and pkg-config")
+    prefix = installed_library()
+    (description,) = prefix.glob("lib*/pkgconfig/logitport.pc")
+    return {
+        "PKG_CONFIG_PATH": str(description.parent),
+        "CGO_LDFLAGS": f"-Wl,-rpath,{description.parents[1]}",
+        "GOPROXY": "off",
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-mod=mod",
+        "GOCACHE": str(BUILD / "go"),
+    }
+
+
+def _go() -> list[str]:
+    variables = go_variables()
+    program = BUILD / "driver_go"
+    run(["go", "build", "-o", str(program), "."], HERE / "go", **variables)
+    return [str(program)]
+
+
 CLIENTS = [
     Client("Python", _python, is_local=True, embeds=True),
     Client("Python by gRPC", _python_grpc, is_local=False, embeds=False),
     Client("C", _c, is_local=True, embeds=True),
+    Client("Go", _go, is_local=True, embeds=True),
 ]

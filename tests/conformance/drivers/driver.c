@@ -225,8 +225,8 @@ static void step(char **words, size_t count) {
     ++row_count;
   }
   ++steps;
-  if (print_error(logitport_begin(session, step_requests, end - 1, end < count ? rows : NULL, &row_count),
-                  logitport_error(session))) {
+  const int32_t begun = logitport_begin(session, step_requests, end - 1, end < count ? rows : NULL, &row_count);
+  if (print_error(begun, logitport_error(session))) {
     return;
   }
   float *logits = calloc(row_count * (size_t)vocab_size + 1, sizeof(float));
