@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent / "drivers"
 ROOT = HERE.parents[2]
+NODE = ROOT / "examples" / "node"
 BUILD = CORE / "build" / "conformance"
 
 
@@ -114,9 +115,26 @@ def _go() -> list[str]:
     return [str(program)]
 
 
+def install_node_package() -> tuple[str, str]:
+    """Install what the package of JavaScript needs, in its folder. Returns the paths of node and npm; skips without."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("needs node and npm")
+    installed, lock = NODE / "node_modules" / ".package-lock.json", NODE / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        run([npm, "ci"], NODE)
+    return node, npm
+
+
+def _node() -> list[str]:
+    node, _ = install_node_package()
+    return [node, str(HERE / "driver.mjs")]
+
+
 CLIENTS = [
     Client("Python", _python, is_local=True, embeds=True),
     Client("Python by gRPC", _python_grpc, is_local=False, embeds=False),
+    Client("JavaScript", _node, is_local=False, embeds=False),
     Client("C", _c, is_local=True, embeds=True),
     Client("Go", _go, is_local=True, embeds=True),
 ]
