@@ -116,3 +116,4 @@ for await (const line of createInterface({ input: process.stdin })) {
   console.log(JSON.stringify(output));
   if (name === "close") break;
 }
+process.stdin.destroy(); // the process ends if the package has left nothing open
