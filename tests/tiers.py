@@ -76,6 +76,8 @@ SLOW = frozenset(
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.
         "compatibility/test_transformers.py",
+        # A compiler of each language, servers that stop, and npm.
+        "conformance",
         "examples/test_demo.py",
         "examples/test_engine.py",
         "examples/test_node.py",

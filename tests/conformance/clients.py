@@ -86,7 +86,15 @@ def _c() -> list[str]:
         pytest.skip("needs a C compiler")
     (library,) = prefix.glob("lib*/liblogitport.so")
     program = BUILD / "driver_c"
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-O1", f"-I{prefix / 'include'}"]
+    flags = [
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-field-initializers",
+        "-Werror",
+        "-O1",
+        f"-I{prefix / 'include'}",
+    ]
     links = [f"-L{library.parent}", "-llogitport", f"-Wl,-rpath,{library.parent}"]
     run([compiler, *flags, str(HERE / "driver.c"), "-o", str(program), *links], ROOT)
     return [str(program)]

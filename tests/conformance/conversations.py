@@ -99,7 +99,10 @@ class Recording:
 
     def events_since(self, connection: int, item: int) -> list[list[Any]]:
         """The events of the last step since an item of a connection; of the logits' reply, too."""
-        items = [*self.connections[connection][item:], *(one for each in self.connections[connection + 1 :] for one in each)]
+        items = [
+            *self.connections[connection][item:],
+            *(one for each in self.connections[connection + 1 :] for one in each),
+        ]
         found: list[list[Any]] = []
         for answer in [one["answer"] for one in items]:
             if isinstance(answer, str):

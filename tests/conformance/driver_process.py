@@ -7,13 +7,16 @@ be empty. The logits of the n-th step, counted from 1, have ((13 n + 31 row + 17
 | command | output |
 |---|---|
 | `open VOCAB_SIZE MAX_DRAFT_TOKENS EOS_LIST TIMEOUT_SECONDS RECONNECT_SECONDS` | `{}` |
-| `add NAME SKIPS PROMPT_LIST OUTPUT_LIST PROCESSOR=PARAMS...`; SKIPS is 0 or 1, PARAMS JSON without spaces | `{"reads_logits": bool}` |
-| `step REQUEST... [rows NAME+OFFSET...]`; REQUEST is NAME:NEW_LIST:DRAFT_LIST:PARENT_LIST, without parents a chain | see below |
+| `add NAME SKIPS PROMPT_LIST OUTPUT_LIST PROCESSOR=PARAMS...` | `{"reads_logits": bool}` |
+| `step REQUEST... [rows NAME+OFFSET...]` | see below |
 | `remove NAME...` | `{}` |
 | `rewind NAME LENGTH` | `{}` |
 | `length NAME` | `{"length": n}` |
 | `stats` | `{"reconnects": n, "resyncs": n}` |
 | `close` | `{}`, and the driver ends |
+
+SKIPS is 0 or 1; PARAMS is JSON without spaces. REQUEST is NAME:NEW_LIST:DRAFT_LIST:PARENT_LIST; without parents, the drafts
+are a chain.
 
 `step` sends the step and applies it: `{"logits": [hexadecimal bytes of each row], "failures": {NAME: {"code": n,
 "skipped": bool, "message": text}}, "all_denied_rows": [n], "applied": {PROCESSOR: rows}, "events": [[NAME, PROCESSOR,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conformance.clients import Client
 
-# With one CPU, a stopped server is found 10 s after its deadline.
+# A stopped server is found 10 s after its deadline. Compilers and other tests may run at the same time.
 _MAX_SECONDS = 30
 
 
@@ -71,17 +71,18 @@ def _outputs(client: Client, command: list[str], target: str, conversation: Conv
 
 def _compare(conversation: Conversation, outputs: list[dict[str, Any]]) -> None:
     """Compare outputs with the recorded ones, apart from rows of failed requests, which are not specified."""
-    for line, output, expected in zip(conversation.commands, outputs, conversation.outputs, strict=True):
-        found = dict(output)
+    for line, output, recorded in zip(conversation.commands, outputs, conversation.outputs, strict=True):
+        found, expected = dict(output), dict(recorded)
         if "error" in expected and "message" not in expected:
             found.pop("message", None)
         for name, failure in expected.get("failures", {}).items():
             if "message" not in failure and name in found.get("failures", {}):
                 found["failures"][name].pop("message", None)
         if "events" not in found:  # the SDK has them in each request's report
-            expected = {key: value for key, value in expected.items() if key != "events"}
-        if "logits" in expected and "logits" in found:
-            found["logits"], expected = _without_failed(line, found), expected | {"logits": _without_failed(line, expected)}
+            expected.pop("events", None)
+        for one in (found, expected):
+            if "logits" in one:
+                one["logits"] = _without_failed(line, one)
         assert found == expected, line
 
 
