@@ -91,7 +91,7 @@ class ConversationServer:
         self._server, _ = self._start(port)
 
     def _start(self, port: int) -> tuple[grpc.Server, int]:
-        handler = grpc.stream_stream_rpc_method_handler(self._session)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._session)
         handlers = [grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})]
         # A stopped server may still hold a thread for each of its streams.
         server = grpc.server(ThreadPoolExecutor(16), handlers=handlers)
@@ -107,6 +107,7 @@ class ConversationServer:
             if isinstance(reply, str):
                 connection.suffer(reply)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the conversation has a fault here")
+                return
             if reply.HasField("opened") and self._local:
                 self._opened[token] = connection
                 offer = reply.opened.local_transport

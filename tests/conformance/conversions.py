@@ -210,4 +210,5 @@ def _step(step: processing_pb2.Step, names: Names) -> dict[str, Any]:
 
 
 def _ints(column: bytes) -> list[int]:
-    return np.frombuffer(column, "<i4").tolist()
+    ids: list[int] = np.frombuffer(column, "<i4").tolist()
+    return ids

@@ -15,8 +15,8 @@ be empty. The logits of the n-th step, counted from 1, have ((13 n + 31 row + 17
 | `stats` | `{"reconnects": n, "resyncs": n}` |
 | `close` | `{}`, and the driver ends |
 
-SKIPS is 0 or 1; PARAMS is JSON without spaces. REQUEST is NAME:NEW_LIST:DRAFT_LIST:PARENT_LIST; without parents, the drafts
-are a chain.
+SKIPS is 0 or 1; PARAMS is JSON without spaces. REQUEST is NAME:NEW_LIST:DRAFT_LIST:PARENT_LIST; without parents, the
+drafts are a chain.
 
 `step` sends the step and applies it: `{"logits": [hexadecimal bytes of each row], "failures": {NAME: {"code": n,
 "skipped": bool, "message": text}}, "all_denied_rows": [n], "applied": {PROCESSOR: rows}, "events": [[NAME, PROCESSOR,
