@@ -157,6 +157,9 @@ func TestErrors(t *testing.T) {
 		if _, err := step.ApplyBits(make([]uint16, width)); !errors.Is(err, InvalidArgument) {
 			t.Fatal(err)
 		}
+		if _, err := step.ApplyBuffer(make([]byte, 4*width+1)[1:]); !errors.Is(err, InvalidArgument) {
+			t.Fatal(err) // not aligned
+		}
 		result, err := step.Apply(make([]float32, width))
 		if err != nil || !errors.Is(result.Failures[one.Handle], InvalidArgument) {
 			t.Fatal(result, err)

@@ -105,21 +105,21 @@ func (s *Session) Step(requests []StepRequest, rows []Row) (*Step, error) {
 // Apply receives the edits of the step, and applies them to Rows × VocabSize logits, in place. Requests may have failed
 // without an error: look at the result. InvalidArgument leaves the logits unchanged, and Apply may be called again.
 func (s *Step) Apply(logits []float32) (*Result, error) {
-	return s.apply(unsafe.Pointer(first(logits)), len(logits), Float32)
+	return s.apply(unsafe.Pointer(first(logits)), len(logits)*4, 4)
 }
 
 // ApplyBits is Apply for the bits of Float16 and BFloat16.
 func (s *Step) ApplyBits(logits []uint16) (*Result, error) {
-	return s.apply(unsafe.Pointer(first(logits)), len(logits), s.session.options.Datatype)
+	return s.apply(unsafe.Pointer(first(logits)), len(logits)*2, 2)
 }
 
 // ApplyBuffer is Apply for the memory of Session.LogitsBuffer.
 func (s *Step) ApplyBuffer(logits []byte) (*Result, error) {
-	size := s.session.options.Datatype.size()
-	return s.apply(unsafe.Pointer(first(logits)), len(logits)/size, s.session.options.Datatype)
+	return s.apply(unsafe.Pointer(first(logits)), len(logits), s.session.options.Datatype.size())
 }
 
-func (s *Step) apply(logits unsafe.Pointer, count int, datatype Datatype) (*Result, error) {
+// apply takes the number of bytes of the logits, and of an element.
+func (s *Step) apply(logits unsafe.Pointer, bytes, element int) (*Result, error) {
 	session := s.session
 	if err := session.begin(); err != nil {
 		return nil, err
@@ -128,14 +128,15 @@ func (s *Step) apply(logits unsafe.Pointer, count int, datatype Datatype) (*Resu
 	if session.step != s {
 		return nil, &Error{InvalidArgument, "the step was applied, or another one was begun"}
 	}
-	if datatype != session.options.Datatype || count != s.Rows*session.width {
+	size := session.options.Datatype.size()
+	if element != size || bytes != s.Rows*session.width*size {
 		return nil, &Error{InvalidArgument, fmt.Sprintf(
-			"%d logits of datatype %d: the step has %d rows of %d, of datatype %d",
-			count, datatype, s.Rows, session.width, session.options.Datatype)}
+			"%d bytes of logits, of elements of %d: the step has %d rows of %d elements of %d",
+			bytes, element, s.Rows, session.width, size)}
 	}
 	found := array[C.logitport_result](&session.arena, 1)
 	found[0].size = C.sizeof_logitport_result
-	stride := C.size_t(session.width * datatype.size())
+	stride := C.size_t(session.width * size)
 	code := C.logitport_apply(session.pointer, logits, C.size_t(s.Rows), stride, &found[0])
 	if err := session.check(code); err != nil {
 		return nil, err
