@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub library test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-c-library bench-c-library-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,10 @@ core: $(VENV)/.core ## the compiled core, where there is a C++ compiler
 
 core-stub: $(VENV)/.core ## the types of the compiled core, after a change to what it binds
 	$(BIN)/python -m nanobind.stubgen -q -m logitport_core._core -o core/logitport_core/_core.pyi
+
+library: $(VENV)/.core ## liblogitport, for engines in C and C++, in core/build/library; docs/engines/c.md
+	$(BIN)/python -m cmake -S core/library -B core/build/library
+	$(BIN)/python -m cmake --build core/build/library
 
 # All tests of a file are in one process: they share servers.
 PYTEST := $(BIN)/python -m pytest -q --dist loadfile
@@ -163,6 +167,12 @@ bench-trees: $(VENV)/.bench ## steps with trees of drafts beside steps with chai
 bench-trees-publish: $(VENV)/.bench ## write the latest results of `make bench-trees` into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.trees publish
 
+bench-c-library: $(VENV)/.bench ## a step of liblogitport beside a step of the Python SDK
+	$(BIN)/python -m benchmarks.c_library
+
+bench-c-library-publish: $(VENV)/.bench ## write the latest results of `make bench-c-library` into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.c_library publish
+
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)
 
@@ -172,6 +182,7 @@ hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` in
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
 SANITIZE_EXAMPLES ?= 1000
 SANITIZE_MINUTES ?= 2
+SANITIZE_REPLIES ?= 1000000
 sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 15 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
@@ -182,6 +193,7 @@ sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitize
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py
 	core/sanitize.sh $(BIN)/python $(BIN)/python -m tests.storm --only fuzzer embedded --minutes $(SANITIZE_MINUTES) $(if $(CI),--seed 1)
+	$(if $(CI),SEED=1) core/library/sanitize.sh $(BIN)/python $(SANITIZE_REPLIES) 10
 
 storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers at once, on servers that break; STORM_MINUTES=10 with a new seed
 	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)
@@ -202,15 +214,25 @@ lint: $(VENV)/.lint lint-core ## ruff, mypy, which module may import which; clan
 # only at files that have changed since, or all after a change to a header.
 CORE_HEADERS := $(wildcard core/src/*.h core/src/*/*.h)
 CORE_FILES := $(wildcard core/src/*.cpp core/src/*/*.cpp)
+LIBRARY_HEADERS := $(wildcard core/include/*.h core/library/*.h core/library/*/*.h)
+LIBRARY_FILES := $(wildcard core/library/*.cpp core/library/*/*.cpp)
 lint-core: $(VENV)/.lint $(VENV)/.core
 	$(BIN)/python core/check_noexcept.py
+	$(BIN)/python core/check_noexcept.py core/library
 	$(BIN)/clang-format --dry-run --Werror $(CORE_HEADERS) $(CORE_FILES)
-	@if test -f $(VENV)/.core; then $(MAKE) -s -j 2 $(CORE_FILES:core/src/%=core/build/tidy/%.checked); \
+	$(BIN)/clang-format --style=file:core/.clang-format --dry-run --Werror $(LIBRARY_HEADERS) $(LIBRARY_FILES) tests/core/library/*.cpp examples/cpp/*.cpp benchmarks/*.cpp
+	@if test -f $(VENV)/.core; then $(BIN)/python -m cmake -S core/library -B core/build/library >/dev/null && \
+		$(MAKE) -s -j 2 $(CORE_FILES:core/src/%=core/build/tidy/%.checked) $(LIBRARY_FILES:core/library/%=core/build/tidy-library/%.checked); \
 	else echo "clang-tidy is left out: it needs a build of the compiled core" >&2; fi
 
 core/build/tidy/%.checked: core/src/% $(CORE_HEADERS) core/.clang-tidy core/CMakeLists.txt constraints.txt
 	@mkdir -p $(@D)
 	$(BIN)/clang-tidy --quiet --warnings-as-errors='*' -p "$$(ls -td core/build/cp* | head -1)" $<
+	@touch $@
+
+core/build/tidy-library/%.checked: core/library/% $(CORE_HEADERS) $(LIBRARY_HEADERS) core/.clang-tidy core/library/CMakeLists.txt constraints.txt
+	@mkdir -p $(@D)
+	$(BIN)/clang-tidy --quiet --warnings-as-errors='*' -p core/build/library $<
 	@touch $@
 
 proto: .venv-proto/.installed ## generate the package logitport_proto, and the numbers of fields for the core, from the .proto files

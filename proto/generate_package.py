@@ -25,14 +25,24 @@ HERE = Path(__file__).parent
 PACKAGE = Path("proto/logitport_proto")
 SOURCES = Path("logitport/v1")
 HEADER = Path("core/src/message_fields.h")
-CORE_MESSAGES = frozenset({"Edits", "Event", "RowsApplied", "SessionRequest", "SessionResponse", "Step", "StepEdits"})
+CORE_MESSAGES = frozenset(
+    {
+        *("AddRequests", "AdmittedChain", "Edits", "Error", "Event", "Failure", "LocalTransport", "OpenRegion"),
+        *("OpenSession", "Processor", "ProcessorCall", "Region", "RegionOpened", "RemoveRequests", "Request"),
+        *("RequestsAdded", "RowsApplied", "SessionOpened", "SessionRequest", "SessionResponse", "SlottedRequest"),
+        *("Step", "StepEdits", "StepLogits", "StepLogitsEdited", "Tensor"),
+    }
+)
 
 # A generated module, in an import or a qualified name. The protobuf package `logitport.v1` in other names stays.
 _MODULE_OF_PROTOC = re.compile(r"\blogitport\.v1(?= import \w+_pb2\b|\.\w+_pb2\b)")
 # A class of core/src/message_field.h for each type that the core reads and writes. Other types raise a KeyError.
 _CLASSES = {
     FieldDescriptorProto.TYPE_BOOL: "VarintField",
+    FieldDescriptorProto.TYPE_ENUM: "VarintField",
+    FieldDescriptorProto.TYPE_FLOAT: "FloatField",
     FieldDescriptorProto.TYPE_INT32: "VarintField",
+    FieldDescriptorProto.TYPE_INT64: "VarintField",
     FieldDescriptorProto.TYPE_UINT64: "VarintField",
     FieldDescriptorProto.TYPE_BYTES: "BytesField",
     FieldDescriptorProto.TYPE_STRING: "BytesField",

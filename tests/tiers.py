@@ -26,6 +26,8 @@ SLOW = frozenset(
     {
         # A server whose bystander is checked after each attack.
         "attacks",
+        # A build of liblogitport, and servers that are killed and stopped.
+        "core/library",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",
         "benchmarks/gpu/test_jobs.py",
@@ -74,6 +76,8 @@ SLOW = frozenset(
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.
         "compatibility/test_transformers.py",
+        # A compiler of each language, servers that stop, and npm.
+        "conformance",
         "examples/test_demo.py",
         "examples/test_engine.py",
         "examples/test_node.py",

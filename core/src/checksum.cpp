@@ -1,14 +1,8 @@
 #include "checksum.h"
 
-#include <nanobind/nanobind.h>
-
 #include <array>
 
-#include "arrays.h"
-#include "bindings.h"
 #include "checksum_clmul.h"
-
-namespace nb = nanobind;
 
 namespace logitport {
 namespace {
@@ -44,6 +38,8 @@ std::uint32_t word(std::uint32_t value, std::size_t after) noexcept {
          table[after + 1][(value >> 16U) & 0xFFU] ^ table[after][value >> 24U];
 }
 
+}  // namespace
+
 // Slicing by 8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators",
 // 2005.
 std::uint32_t extend_crc_by_table(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
@@ -59,21 +55,8 @@ std::uint32_t extend_crc_by_table(std::uint32_t crc, const std::int32_t *ids, st
   return ~crc;
 }
 
-}  // namespace
-
 std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
   return has_clmul() ? extend_crc_clmul(crc, ids, count) : extend_crc_by_table(crc, ids, count);
-}
-
-void bind_checksum(nb::module_ &module) {
-  // For tests alone: few processors need it.
-  module.def(
-      "extend_crc_by_table",
-      [](std::uint32_t crc, const Ids &token_ids) {
-        return extend_crc_by_table(crc, token_ids.data(), token_ids.size());
-      },
-      nb::arg("crc"), nb::arg("token_ids").noconvert(),
-      "Extend a checksum by ids, int32[n], as on a processor without carry-less multiplication.");
 }
 
 }  // namespace logitport

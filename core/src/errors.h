@@ -11,6 +11,13 @@ enum class ErrorCode : int {
   internal = 1,
   invalid_argument = 2,
   limit_exceeded = 3,
+  not_permitted = 5,
+  not_found = 6,
+  need_sync = 14,
+  state_lost = 15,
+  session_closed = 16,
+  // Not of the protocol: the server cannot be reached, or has not replied in time.
+  unavailable = 100,
 };
 
 // An error that reaches Python as the exception of its code. May be thrown while the interpreter's lock is released.

@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "checksum.h"
 #include "history.h"
 #include "memory_account.h"
 #include "sequences.h"
@@ -39,6 +40,17 @@ std::optional<std::int32_t> last_output(const History &history) {
 }
 
 }  // namespace
+
+void bind_checksum(nb::module_ &module) {
+  // For tests alone: few processors need it.
+  module.def(
+      "extend_crc_by_table",
+      [](std::uint32_t crc, const Ids &token_ids) {
+        return extend_crc_by_table(crc, token_ids.data(), token_ids.size());
+      },
+      nb::arg("crc"), nb::arg("token_ids").noconvert(),
+      "Extend a checksum by ids, int32[n], as on a processor without carry-less multiplication.");
+}
 
 void bind_history(nb::module_ &module) {
   nb::class_<MemoryAccount>(module, "MemoryAccount", nb::is_weak_referenceable(),

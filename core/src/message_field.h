@@ -5,7 +5,7 @@
 
 namespace logitport {
 
-enum class WireType : std::uint32_t { varint = 0, length_delimited = 2 };
+enum class WireType : std::uint32_t { varint = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5 };
 
 // A type for each wire type, so that the compiler refuses to write a value of another one.
 template <WireType Type>
@@ -18,5 +18,6 @@ struct Field {
 
 using VarintField = Field<WireType::varint>;
 using BytesField = Field<WireType::length_delimited>;  // also of strings and messages
+using FloatField = Field<WireType::fixed32>;
 
 }  // namespace logitport

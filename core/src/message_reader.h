@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "message_field.h"
@@ -14,33 +15,31 @@ class MessageReader {
  public:
   explicit MessageReader(std::string_view data) : rest_(data) {}
 
-  // Read the next field: a varint, or bytes. Returns false at the end, and for anything else, also for a field number
-  // over 15; then look at `is_at_end`.
+  // Read the next field: a number, or bytes. Returns false at the end, and for anything else; then look at `is_at_end`.
   bool next() {
     if (rest_.empty()) {
       return false;
     }
-    tag = static_cast<unsigned char>(rest_.front());
-    rest_.remove_prefix(1);
-    const auto wire_type = static_cast<WireType>(tag & 7U);
-    const bool is_varint = wire_type == WireType::varint;
-    if (tag >= 0x80U || !read_varint(value, is_varint ? max_bytes : max_length_bytes)) {
+    if (!read_varint(value, max_length_bytes) || value < 8 || value > std::numeric_limits<std::uint32_t>::max()) {
       return failed();
     }
-    if (is_varint) {
-      return true;
+    tag = static_cast<std::uint32_t>(value);
+    switch (static_cast<WireType>(tag & 7U)) {
+      case WireType::varint:
+        return read_varint(value, max_bytes) || failed();
+      case WireType::length_delimited:
+        return (read_varint(value, max_length_bytes) && read_bytes(value)) || failed();
+      case WireType::fixed32:
+        return read_bytes(sizeof(std::uint32_t)) || failed();
+      case WireType::fixed64:
+        return read_bytes(sizeof(std::uint64_t)) || failed();
     }
-    if (wire_type != WireType::length_delimited || value > rest_.size()) {
-      return failed();
-    }
-    bytes = rest_.substr(0, static_cast<std::size_t>(value));
-    rest_.remove_prefix(bytes.size());
-    return true;
+    return failed();
   }
 
   [[nodiscard]] bool is_at_end() const noexcept { return rest_.empty() && !failed_; }
 
-  // Of the field that was read: `tag` is that of message_fields.h, and its wire type states which of the others is set.
+  // Of the field that was read: `tag` is that of message_fields.h. A varint has a `value`, another field `bytes`.
   std::uint32_t tag = 0;
   std::uint64_t value = 0;
   std::string_view bytes;
@@ -68,6 +67,15 @@ class MessageReader {
       }
     }
     return false;
+  }
+
+  bool read_bytes(std::uint64_t size) {
+    if (size > rest_.size()) {
+      return false;
+    }
+    bytes = rest_.substr(0, static_cast<std::size_t>(size));
+    rest_.remove_prefix(bytes.size());
+    return true;
   }
 
   std::string_view rest_;

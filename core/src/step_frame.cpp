@@ -9,8 +9,6 @@
 
 #include "arrays.h"
 #include "bindings.h"
-#include "message_fields.h"
-#include "message_writer.h"
 #include "plain_values.h"
 
 namespace nb = nanobind;
@@ -25,22 +23,17 @@ StepFrameWriter::StepFrameWriter(nb::handle new_token_ids, const nb::dict &held,
     require(find(held, slot) == handle.ptr());
     History *compiled = nullptr;
     require(nb::try_cast(history, compiled) && compiled != nullptr);
-    slots_.push_back(integer(slot));
-    generations_.push_back(integer(attribute(handle, "generation")));
+    content_.add_request(integer(slot), integer(attribute(handle, "generation")), *compiled);
     indices_.emplace(handle.ptr(), static_cast<std::int32_t>(requests_.size()));
-    requests_.push_back({nb::borrow(handle), std::move(history), compiled});
+    requests_.push_back({nb::borrow(handle), std::move(history)});
   }
 }
 
 void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows, nb::handle draft_parents) {
-  for (const Request &request : requests_) {
-    request.history->prefetch();
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    content_.history(index).prefetch();
   }
-  new_.clear();
-  drafts_.clear();
-  draft_parents_.clear();
-  row_requests_.clear();
-  row_offsets_.clear();
+  content_.clear();
   read_new_ids(new_token_ids);
   if (!drafts.is_none()) {
     require(PyDict_CheckExact(drafts.ptr()));
@@ -56,55 +49,9 @@ void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::hand
   }
   if (!rows.is_none()) {
     add_rows(rows);
-  } else if (!drafts_.ids.empty()) {
-    add_row_of_each_draft();
+  } else if (!content_.drafts.ids.empty()) {
+    content_.add_row_of_each_draft();
   }
-}
-
-nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
-  std::vector<std::int32_t> lengths;
-  std::vector<std::uint32_t> checksums;
-  lengths.reserve(requests_.size());
-  checksums.reserve(requests_.size());
-  for (const Request &request : requests_) {
-    lengths.push_back(static_cast<std::int32_t>(request.history->length()));
-    checksums.push_back(request.history->checksum());
-  }
-  MessageWriter step;
-  step.column(fields::Step::slots, slots_);
-  step.column(fields::Step::generations, generations_);
-  step.column(fields::Step::base_lengths, lengths);
-  step.column(fields::Step::history_crcs, checksums);
-  step.column(fields::Step::new_token_counts, new_.counts);
-  step.column(fields::Step::new_token_ids, new_.ids);
-  step.column(fields::Step::row_requests, row_requests_);
-  step.column(fields::Step::row_draft_offsets, row_offsets_);
-  step.column(fields::Step::draft_counts, drafts_.counts);
-  step.column(fields::Step::draft_token_ids, drafts_.ids);
-  step.column(fields::Step::draft_parents, draft_parents_);
-  MessageWriter frame;
-  frame.varint(fields::SessionRequest::seq, seq);
-  frame.bytes(fields::SessionRequest::step, step.data());
-  const auto length = static_cast<std::uint32_t>(frame.data().size());
-  std::string with_length(reinterpret_cast<const char *>(&length), sizeof length);
-  with_length += frame.data();
-  return nb::bytes(with_length.data(), with_length.size());
-}
-
-void StepFrameWriter::extend() {
-  std::vector<std::int32_t> rows(row_requests_.empty() ? 0 : requests_.size());
-  for (const std::int32_t request : row_requests_) {
-    ++rows[static_cast<std::size_t>(request)];
-  }
-  std::size_t first = 0;
-  for (std::size_t index = 0; index < new_.counts.size(); ++index) {
-    const auto count = static_cast<std::size_t>(new_.counts[index]);
-    History &history = *requests_[index].history;
-    history.extend(new_.ids.data() + first, count);
-    history.add_rows(new_.counts[index], rows.empty() ? 1 : rows[index]);
-    first += count;
-  }
-  new_.clear();
 }
 
 void StepFrameWriter::read_new_ids(nb::handle new_token_ids) {
@@ -112,10 +59,10 @@ void StepFrameWriter::read_new_ids(nb::handle new_token_ids) {
           static_cast<std::size_t>(PyDict_Size(new_token_ids.ptr())) == requests_.size());
   Py_ssize_t position = 0;
   PyObject *handle = nullptr, *ids = nullptr;
-  for (const Request &request : requests_) {
-    require(PyDict_Next(new_token_ids.ptr(), &position, &handle, &ids) != 0 && handle == request.handle.ptr());
-    read_ids(ids, new_);
-    request.history->prefetch_end();
+  for (std::size_t index = 0; index < requests_.size(); ++index) {
+    require(PyDict_Next(new_token_ids.ptr(), &position, &handle, &ids) != 0 && handle == requests_[index].handle.ptr());
+    read_ids(ids, content_.new_ids);
+    content_.history(index).prefetch_end();
   }
 }
 
@@ -124,87 +71,70 @@ void StepFrameWriter::read_drafts(nb::handle drafts) {
   for (const Request &request : requests_) {
     PyObject *ids = find(drafts, request.handle);
     if (ids == nullptr) {
-      drafts_.counts.push_back(0);
+      content_.drafts.counts.push_back(0);
       continue;
     }
     ++found;
-    read_ids(ids, drafts_);
+    read_ids(ids, content_.drafts);
   }
   require(found == static_cast<std::size_t>(PyDict_Size(drafts.ptr())));
 }
 
 // The parents of the drafts. A request without an entry has a chain.
 void StepFrameWriter::read_parents(nb::handle draft_parents) {
-  require(!drafts_.counts.empty());
+  std::vector<std::int32_t> &column = content_.draft_parents;
+  require(!content_.drafts.counts.empty());
   std::size_t found = 0;
   bool has_tree = false;
   for (std::size_t request = 0; request < requests_.size(); ++request) {
-    const std::int32_t count = drafts_.counts[request];
+    const std::int32_t count = content_.drafts.counts[request];
     PyObject *parents = find(draft_parents, requests_[request].handle);
     std::int32_t index = 0;
     if (parents == nullptr) {
       for (; index < count; ++index) {
-        draft_parents_.push_back(index - 1);
+        column.push_back(index - 1);
       }
       continue;
     }
     ++found;
     const auto add = [&](std::int64_t parent) {
       require(parent >= -1 && parent < index++);
-      draft_parents_.push_back(static_cast<std::int32_t>(parent));
+      column.push_back(static_cast<std::int32_t>(parent));
     };
     require(for_each_item(parents, [&](nb::handle item) { add(integer(item)); }) || for_each_number(parents, add));
     require(index == count);
     has_tree |= count != 0;
   }
   if (!has_tree) {
-    draft_parents_.clear();
+    column.clear();
   }
   require(found == static_cast<std::size_t>(PyDict_Size(draft_parents.ptr())));
 }
 
-void StepFrameWriter::read_ids(nb::handle token_ids, Ids &column) const {
+void StepFrameWriter::read_ids(nb::handle token_ids, StepIds &column) const {
   const std::size_t before = column.ids.size();
   const auto add = [&](std::int64_t token_id) {
     require(token_id >= 0 && token_id < vocab_size_);
     column.ids.push_back(static_cast<std::int32_t>(token_id));
   };
   require(for_each_item(token_ids, [&](nb::handle item) { add(integer(item)); }) || for_each_number(token_ids, add));
-  column.counts.push_back(static_cast<std::int32_t>(column.ids.size() - before));
-}
-
-// A row of each request, and one more for each of its draft tokens.
-void StepFrameWriter::add_row_of_each_draft() {
-  for (std::size_t index = 0; index < requests_.size(); ++index) {
-    for (std::int32_t offset = 0; offset <= drafts_.counts[index]; ++offset) {
-      row_requests_.push_back(static_cast<std::int32_t>(index));
-      row_offsets_.push_back(offset);
-    }
-  }
+  column.end_list(before);
 }
 
 // Rows as pairs of a handle and a draft offset.
 void StepFrameWriter::add_rows(nb::handle rows) {
-  bool is_default = true;
   require(PyList_CheckExact(rows.ptr()));
   for_each_item(rows, [&](nb::handle row) {
     require(PyTuple_CheckExact(row.ptr()) && PyTuple_Size(row.ptr()) == 2);
     const auto found = indices_.find(PyTuple_GetItem(row.ptr(), 0));
     const std::int32_t offset = integer(PyTuple_GetItem(row.ptr(), 1));
     require(found != indices_.end());
-    const std::int32_t index = found->second;
-    require(offset >= 0 && offset <= (drafts_.counts.empty() ? 0 : drafts_.counts[static_cast<std::size_t>(index)]));
-    is_default &= offset == 0 && index == static_cast<std::int32_t>(row_requests_.size());
-    row_requests_.push_back(index);
-    row_offsets_.push_back(offset);
+    require(offset >= 0 && offset <= content_.draft_count(static_cast<std::size_t>(found->second)));
+    content_.row_requests.push_back(found->second);
+    content_.row_offsets.push_back(offset);
   });
-  require(!row_requests_.empty() || requests_.empty());
-  if (is_default && row_requests_.size() == requests_.size()) {
-    row_requests_.clear();
-  }
-  if (row_requests_.empty() || drafts_.counts.empty()) {
-    row_offsets_.clear();
-  }
+  require(!content_.row_requests.empty() || requests_.empty());
+  content_.finish_rows();
 }
 
 void bind_step_frame(nb::module_ &module) {
@@ -223,7 +153,9 @@ void bind_step_frame(nb::module_ &module) {
           },
           nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(), nb::arg("draft_parents").none(),
           "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
-      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"), "Serialize the frame of the step.")
+      .def(
+          "serialize", [](StepFrameWriter &self, std::uint64_t seq) { return to_bytes(self.serialize(seq)); },
+          nb::arg("seq"), "Serialize the frame of the step.")
       .def("extend", &StepFrameWriter::extend, "Append the new ids of the step to the histories.");
   module.def(
       "step_frame_writer",

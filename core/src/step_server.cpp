@@ -28,7 +28,8 @@ void StepServer::add_processor(std::string key, std::string display_name) {
   display_names_.push_back(std::move(display_name));
 }
 
-bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport) {
+bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
+                        bool partly) {
   if (seq == 0 || seq == refused_seq_) {  // 0 follows the last number
     return false;
   }
@@ -40,7 +41,7 @@ bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTer
   if (!read_step_message(data, message) || message.seq != seq) {
     return false;
   }
-  if (!batch_.step(message.frame, false)) {
+  if (!batch_.step(message.frame, partly)) {
     refused_seq_ = seq;
     return false;
   }

@@ -40,7 +40,9 @@ class StepServer {
 
   // Compute the step of a serialized `SessionRequest` with this number. Returns false if it is refused; at once if that
   // is known. Throws an Error as `Batch::step`.
-  bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport);
+  // `partly`: see `Batch::step`.
+  bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
+              bool partly = false);
   // The reply to the last step.
   [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
 

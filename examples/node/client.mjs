@@ -1,12 +1,16 @@
 // The contract in JavaScript: a channel, calls, messages, errors.
 
+import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { fromColumn, toColumn } from "./columns.mjs";
 
+// A packed package has a copy of the .proto files; in the repository they are in a folder of their own.
+const [PROTO] = ["./proto", "../../proto"].map((path) => fileURLToPath(new URL(path, import.meta.url))).filter(existsSync);
+
 export const contract = loadSync("logitport/v1/processing.proto", {
-  includeDirs: [fileURLToPath(new URL("../../proto", import.meta.url))],
+  includeDirs: [PROTO],
   keepCase: true, // fields have the names of the .proto files
   longs: Number,
   enums: String,
@@ -40,6 +44,8 @@ export function connect(target) {
   return new LogitProcessing(target, grpc.credentials.createInsecure(), {
     "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
   });
 }
 

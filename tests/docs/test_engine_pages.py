@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from logitport import Client, EditRequest, LogitportError, RowEdits
     from logitport.session import Handle
 
-PAGES = sorted(page for page in (ROOT / "docs" / "engines").glob("*.md") if page.stem != "modes")
+# The page of the C library is tested in tests/core/library.
+PAGES = sorted(page for page in (ROOT / "docs" / "engines").glob("*.md") if page.stem not in ("modes", "c"))
 OWN, VLLM = read("docs/engines/your-own.md"), read("docs/engines/vllm.md")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 

@@ -1,0 +1,3 @@
+module logitport
+
+go 1.19
