@@ -156,7 +156,7 @@ void ServerBackend::send(std::string_view frame, std::uint64_t seq, std::uint32_
   transport().send(frame, Deadline(all_seconds));
 }
 
-ResponseMessage ServerBackend::exchange(std::string frame, std::uint32_t reply_tag, double seconds,
+ResponseMessage ServerBackend::exchange(std::string_view frame, std::uint32_t reply_tag, double seconds,
                                         Descriptor *descriptor) {
   send(frame, seq_ + (removed_slots_.empty() ? 1 : 2), reply_tag, seconds);
   receive_earlier();
