@@ -265,8 +265,8 @@ void ServerBackend::collect_step() {
     if (is_proven && are_rows(reply_.denied_rows, shape_.rows)) {
       return;
     }
-    if (const std::string problem = find_problem(reply_, shape_, sorted_); !problem.empty()) {
-      wrong(problem);
+    if (const std::string_view problem = find_problem(reply_, shape_, sorted_); !problem.empty()) {
+      wrong(std::string(problem));
     }
   } catch (const Error &error) {
     if (error.code() == ErrorCode::unavailable) {

@@ -129,8 +129,8 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
     throw;
   }
   for (std::size_t index = 0; index < held.size(); ++index) {
-    if (errors[index]) {
-      set_error(indices[index], *errors[index]);
+    if (const std::optional<Error> &error = errors[index]) {
+      set_error(indices[index], *error);
       table_.remove(*held[index]);
     } else {
       admissions[indices[index]].handle = held[index]->handle();
@@ -143,6 +143,7 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
 
 void Session::remove(const logitport_handle *handles, std::size_t count) {
   std::vector<HeldRequest *> found;
+  found.reserve(count);
   for (std::size_t index = 0; index < count; ++index) {
     found.push_back(&table_.at(handles[index]));
   }
@@ -216,8 +217,8 @@ void Session::resend(const std::vector<HeldRequest *> &requests) {
   }
   const std::vector<std::optional<Error>> errors = backend_->admit(requests);
   for (std::size_t index = 0; index < requests.size(); ++index) {
-    if (errors[index]) {
-      lose(*requests[index], *errors[index]);
+    if (const std::optional<Error> &error = errors[index]) {
+      lose(*requests[index], *error);
     }
   }
 }
