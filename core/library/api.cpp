@@ -37,9 +37,10 @@ std::int32_t guarded(const Call &call, const Report &report) noexcept {
   const auto reported = [&report](std::int32_t code, const char *message) noexcept {
     try {
       report(message);
+      return code;
     } catch (const std::exception &) {  // no memory for the message
+      return static_cast<std::int32_t>(LOGITPORT_LIMIT_EXCEEDED);
     }
-    return code;
   };
   try {
     return call();
@@ -60,8 +61,7 @@ std::int32_t in_session(logitport_session *session, const Call &call) {
   if (session == nullptr) {
     return LOGITPORT_INVALID_ARGUMENT;
   }
-  return guarded([&]() { return call(*session->session); },
-                 [session](const char *message) { session->error = message; });
+  return guarded([&] { return call(*session->session); }, [session](const char *message) { session->error = message; });
 }
 
 void require(bool condition, const char *message) {
@@ -126,7 +126,7 @@ std::int32_t open_session(const logitport_options *given, logitport_session **se
     }
   };
   return guarded(
-      [&]() {
+      [&] {
         require(session != nullptr, "session is null: pass the address of a pointer");
         *session = nullptr;
         const logitport_options options = complete(given);

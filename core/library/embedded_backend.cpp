@@ -20,9 +20,10 @@ BatchLimits limits(const SessionOptions &options) {
 
 }  // namespace
 
-EmbeddedBackend::ActiveRequest::ActiveRequest(const History &other)
-    : history(other.data(), static_cast<std::size_t>(other.prompt_length()), other.data() + other.prompt_length(),
-              static_cast<std::size_t>(other.length() - other.prompt_length())) {}
+EmbeddedBackend::ActiveRequest::ActiveRequest(const History &engine_history)
+    : history(engine_history.data(), static_cast<std::size_t>(engine_history.prompt_length()),
+              engine_history.data() + engine_history.prompt_length(),
+              static_cast<std::size_t>(engine_history.length() - engine_history.prompt_length())) {}
 
 EmbeddedBackend::EmbeddedBackend(SessionOptions options)
     : options_(std::move(options)), server_(limits(options_), {}, {}) {}

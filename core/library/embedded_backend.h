@@ -39,7 +39,7 @@ class EmbeddedBackend final : public Backend {
  private:
   // A request, as a server has it: its own history, and the states that follow it.
   struct ActiveRequest {
-    explicit ActiveRequest(const History &history);
+    explicit ActiveRequest(const History &engine_history);
 
     History history;
     std::vector<std::unique_ptr<State>> states;

@@ -142,31 +142,31 @@ std::string logits_frame(std::uint64_t seq, const SessionOptions &options, const
   return frame(seq, fields::SessionRequest::logits, logits.data());
 }
 
-void AddFrame::add(const HeldRequest &held) {
-  using Request = fields::Request;
+void AddFrame::add(const HeldRequest &request) {
+  using fields::Request;
   const auto column = [](const History &history, std::int64_t begin, std::int64_t end) {
     return std::string_view(reinterpret_cast<const char *>(history.data() + begin),
                             static_cast<std::size_t>(end - begin) * sizeof(std::int32_t));
   };
-  const History &history = held.history;
-  MessageWriter request;
-  text(request, Request::request_id, held.request_id);
-  text(request, Request::prompt_ids, column(history, 0, history.prompt_length()));
-  text(request, Request::output_ids, column(history, history.prompt_length(), history.length()));
-  for (const ProcessorCall &call : held.processors) {
+  const History &history = request.history;
+  MessageWriter content;
+  text(content, Request::request_id, request.request_id);
+  text(content, Request::prompt_ids, column(history, 0, history.prompt_length()));
+  text(content, Request::output_ids, column(history, history.prompt_length(), history.length()));
+  for (const ProcessorCall &call : request.processors) {
     MessageWriter processor, entry;
     processor.bytes(naming_field(call.naming), call.name);
     entry.bytes(fields::ProcessorCall::processor, processor.data());
     text(entry, fields::ProcessorCall::params, call.params);
-    request.bytes(Request::processors, entry.data());
+    content.bytes(Request::processors, entry.data());
   }
-  text(request, Request::sampling_params, held.sampling_params);
-  text(request, Request::tenant, held.tenant);
-  number(request, Request::on_error, held.skips ? 2 : 1);
+  text(content, Request::sampling_params, request.sampling_params);
+  text(content, Request::tenant, request.tenant);
+  number(content, Request::on_error, request.skips ? 2 : 1);
   MessageWriter slotted;
-  number(slotted, fields::SlottedRequest::slot, static_cast<std::uint64_t>(held.slot));
-  number(slotted, fields::SlottedRequest::generation, static_cast<std::uint64_t>(held.generation));
-  slotted.bytes(fields::SlottedRequest::request, request.data());
+  number(slotted, fields::SlottedRequest::slot, static_cast<std::uint64_t>(request.slot));
+  number(slotted, fields::SlottedRequest::generation, static_cast<std::uint64_t>(request.generation));
+  slotted.bytes(fields::SlottedRequest::request, content.data());
   requests_.bytes(fields::AddRequests::requests, slotted.data());
 }
 

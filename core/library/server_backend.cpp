@@ -156,7 +156,7 @@ void ServerBackend::send(std::string_view frame, std::uint64_t seq, std::uint32_
   transport().send(frame, Deadline(all_seconds));
 }
 
-ResponseMessage ServerBackend::exchange(std::string frame, std::uint32_t reply_tag, double seconds,
+ResponseMessage ServerBackend::exchange(std::string_view frame, std::uint32_t reply_tag, double seconds,
                                         Descriptor *descriptor) {
   send(frame, seq_ + (removed_slots_.empty() ? 1 : 2), reply_tag, seconds);
   receive_earlier();
@@ -265,8 +265,8 @@ void ServerBackend::collect_step() {
     if (is_proven && are_rows(reply_.denied_rows, shape_.rows)) {
       return;
     }
-    if (const std::string problem = find_problem(reply_, shape_, sorted_); !problem.empty()) {
-      wrong(problem);
+    if (const std::string_view problem = find_problem(reply_, shape_, sorted_); !problem.empty()) {
+      wrong(std::string(problem));
     }
   } catch (const Error &error) {
     if (error.code() == ErrorCode::unavailable) {

@@ -65,7 +65,7 @@ class ServerBackend final : public Backend {
   ResponseMessage receive(Descriptor *descriptor = nullptr);
   ResponseMessage checked(std::string_view data, const SentFrame &sent);
   // Send a frame and the removals before it, and receive its reply.
-  ResponseMessage exchange(std::string frame, std::uint32_t reply_tag, double seconds,
+  ResponseMessage exchange(std::string_view frame, std::uint32_t reply_tag, double seconds,
                            Descriptor *descriptor = nullptr);
   void send(std::string_view frame, std::uint64_t seq, std::uint32_t reply_tag, double seconds);
   void receive_earlier();

@@ -94,7 +94,7 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
   };
   std::vector<HeldRequest *> held;
   std::vector<std::size_t> indices;
-  const auto drop_all = [&]() {
+  const auto drop_all = [&] {
     for (const HeldRequest *request : held) {
       backend_->remove(*request);
       table_.remove(*request);
@@ -123,14 +123,14 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
   }
   std::vector<std::optional<Error>> errors;
   try {
-    errors = with_reconnect([&]() { return backend_->admit(held); });
+    errors = with_reconnect([&] { return backend_->admit(held); });
   } catch (const Error &) {
     drop_all();
     throw;
   }
   for (std::size_t index = 0; index < held.size(); ++index) {
-    if (errors[index]) {
-      set_error(indices[index], *errors[index]);
+    if (const std::optional<Error> &error = errors[index]) {
+      set_error(indices[index], *error);
       table_.remove(*held[index]);
     } else {
       held[index]->is_admitted = true;
@@ -144,6 +144,7 @@ std::int32_t Session::add(const logitport_request *requests, std::size_t count, 
 
 void Session::remove(const logitport_handle *handles, std::size_t count) {
   std::vector<HeldRequest *> found;
+  found.reserve(count);
   for (std::size_t index = 0; index < count; ++index) {
     found.push_back(&table_.at(handles[index]));
   }
@@ -217,8 +218,8 @@ void Session::resend(const std::vector<HeldRequest *> &requests) {
   }
   const std::vector<std::optional<Error>> errors = backend_->admit(requests);
   for (std::size_t index = 0; index < requests.size(); ++index) {
-    if (errors[index]) {
-      lose(*requests[index], *errors[index]);
+    if (const std::optional<Error> &error = errors[index]) {
+      lose(*requests[index], *error);
     }
   }
 }
@@ -427,7 +428,7 @@ void Session::apply(void *logits, std::size_t rows, std::size_t row_stride, logi
     }
     is_applied = true;
   };
-  ReplyMessage *reply = with_reconnect([&]() {
+  ReplyMessage *reply = with_reconnect([&] {
     ReplyMessage &found = synchronized_reply();
     if (found.logits_rows.size() != 0) {
       apply_once(found);  // first: it may refuse the logits, and then nothing has changed
@@ -559,7 +560,7 @@ void *Session::logits_buffer(std::size_t rows, std::size_t &size_bytes) {
   if (rows > most) {
     refuse("rows is " + std::to_string(rows) + "; a step has at most " + std::to_string(most));
   }
-  return with_reconnect([&]() { return backend_->logits_buffer(rows, size_bytes); });
+  return with_reconnect([&] { return backend_->logits_buffer(rows, size_bytes); });
 }
 
 }  // namespace logitport

@@ -53,7 +53,7 @@ EditsView view_of(const PackedEdits &edits) {
 
 }  // namespace
 
-std::string find_problem(ReplyMessage &reply, LogitsShape shape, PackedEdits &sorted) {
+std::string_view find_problem(ReplyMessage &reply, LogitsShape shape, PackedEdits &sorted) {
   if (reply.has_later_edits) {
     return "left programs to the engine, which the library does not run";
   }

@@ -11,6 +11,7 @@ enum class ErrorCode : int {
   internal = 1,
   invalid_argument = 2,
   limit_exceeded = 3,
+  not_authenticated = 4,
   not_permitted = 5,
   not_found = 6,
   need_sync = 14,

@@ -49,6 +49,7 @@ class Parser {
     return true;
   }
 
+  // NOLINTBEGIN(misc-no-recursion): at most `max_depth` deep
   Json read(int depth) {
     if (depth > max_depth) {
       fail("values within more than " + std::to_string(max_depth) + " others");
@@ -130,6 +131,8 @@ class Parser {
       fail("expected ',' or ']'");
     }
   }
+
+  // NOLINTEND(misc-no-recursion)
 
   std::string read_text() {
     std::string text;
@@ -250,7 +253,7 @@ class Parser {
 std::string repr_of_number(double number) {
   std::array<char, 40> text{};
   for (int digits = 1; digits <= 17; ++digits) {
-    std::snprintf(text.data(), text.size(), "%.*g", digits, number);
+    static_cast<void>(std::snprintf(text.data(), text.size(), "%.*g", digits, number));
     if (std::strtod(text.data(), nullptr) == number) {
       break;
     }
@@ -271,6 +274,7 @@ const Json *Json::find(std::string_view name) const {
   return found;
 }
 
+// NOLINTBEGIN(misc-no-recursion): as deep as the parsed text
 std::string Json::repr() const {
   const auto joined = [](const auto &values, const auto &write) {
     std::string all;
@@ -300,6 +304,8 @@ std::string Json::repr() const {
   return "";
 }
 
+// NOLINTEND(misc-no-recursion)
+
 Json parse_json(std::string_view text) { return Parser(text).parse(); }
 
 std::string repr_of(std::string_view text) {
@@ -310,10 +316,15 @@ std::string repr_of(std::string_view text) {
     if (character == quote || character == '\\') {
       quoted.push_back('\\');
     }
-    if (byte < 0x20U || byte == 0x7FU) {
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
-      quoted += character == '\n' ? "\\n" : character == '\t' ? "\\t" : character == '\r' ? "\\r" : escape.data();
+    constexpr std::string_view named = "\n\t\r", names = "ntr";
+    if (const std::size_t found = named.find(character); found != std::string_view::npos) {
+      quoted.push_back('\\');
+      quoted.push_back(names[found]);
+    } else if (byte < 0x20U || byte == 0x7FU) {
+      constexpr std::string_view digits = "0123456789abcdef";
+      quoted += "\\x";
+      quoted.push_back(digits[byte >> 4U]);
+      quoted.push_back(digits[byte & 15U]);
     } else {
       quoted.push_back(character);
     }

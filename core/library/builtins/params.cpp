@@ -20,7 +20,7 @@ std::string joined(const std::vector<std::string_view> &words) {
 
 std::string short_number(double number) {
   std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%g", number);
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%g", number));
   return text.data();
 }
 
@@ -115,6 +115,7 @@ std::vector<Params::Ids> Params::token_sequences(std::string_view key) const {
     throw error(std::string(key) + " must be a list of lists of token ids, not " + value.repr());
   }
   std::vector<Ids> sequences;
+  sequences.reserve(value.items.size());
   for (std::size_t index = 0; index < value.items.size(); ++index) {
     sequences.push_back(ids_of(std::string(key) + "[" + std::to_string(index) + "]", value.items[index]));
   }

@@ -227,7 +227,7 @@ socklen_t address_of(const std::string &target, sockaddr_storage &address) {
 Error status_error(const std::string &target, std::string_view status, const std::string &text) {
   const std::string shown = text.empty() ? "without a message" : text;
   if (status == "16") {
-    return {static_cast<ErrorCode>(4), target + " does not accept the caller: " + shown};
+    return {ErrorCode::not_authenticated, target + " does not accept the caller: " + shown};
   }
   if (status == "7") {
     return {ErrorCode::not_permitted, target + " refuses the session: " + shown};

@@ -42,6 +42,24 @@ std::string checked_folder(const std::string &path) {
   return folder;
 }
 
+// Take the first of the descriptors that came with a message, and close the others.
+void take_descriptors(msghdr &message, Descriptor &descriptor) {
+  for (cmsghdr *header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t index = 0; index < count; ++index) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(header) + index * sizeof number, sizeof number);
+      Descriptor received(number);
+      if (descriptor.get() < 0) {
+        descriptor = std::move(received);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 SharedMemory::SharedMemory(const Descriptor &descriptor, std::size_t size) : size_(size) {
@@ -182,18 +200,8 @@ void LocalTransport::receive_some(const Deadline &deadline, Descriptor *descript
     }
     const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count > 0) {
-      for (cmsghdr *header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-          const std::size_t numbers = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-          for (std::size_t index = 0; index < numbers; ++index) {
-            int number = -1;
-            std::memcpy(&number, CMSG_DATA(header) + index * sizeof number, sizeof number);
-            Descriptor received(number);
-            if (descriptor != nullptr && descriptor->get() < 0) {
-              *descriptor = std::move(received);
-            }
-          }
-        }
+      if (descriptor != nullptr) {
+        take_descriptors(message, *descriptor);
       }
       incoming_.append(part_.get(), static_cast<std::size_t>(count));
       return;

@@ -18,9 +18,7 @@ class Deadline {
   [[nodiscard]] int milliseconds() const noexcept;
   [[nodiscard]] double seconds() const noexcept;
   [[nodiscard]] bool has_passed() const noexcept { return std::chrono::steady_clock::now() >= at_; }
-  [[nodiscard]] const Deadline &earlier(const Deadline &other) const noexcept {
-    return other.at_ < at_ ? other : *this;
-  }
+  [[nodiscard]] Deadline earlier(const Deadline &other) const noexcept { return other.at_ < at_ ? other : *this; }
 
  private:
   std::chrono::steady_clock::time_point at_;
