@@ -66,8 +66,7 @@ class WorkerCgroups:
         """Create a cgroup, and move a process to it.
 
         Args:
-            process_id: of the process, which has not run shipped code yet; 0, the kernel's name of this one, if it has
-                ended.
+            process_id: of the process, which has not run shipped code yet; 0 if it has ended.
             limits: its limits. Memory that it has in common with the zygote does not count, nor do regions that the
                 server or an engine has written to.
 
@@ -78,7 +77,7 @@ class WorkerCgroups:
         path = self.path / f"worker-{os.getpid()}-{next(self._numbers)}"
         memory = limits.memory_bytes + limits.threads * _STACK_BYTES + _TEMPORARY_FOLDERS * limits.temporary_bytes
         try:
-            if not process_id:
+            if not process_id:  # in cgroup.procs, 0 is this process itself
                 raise ProcessLookupError("the worker has ended")
             path.mkdir()
             (path / "memory.max").write_text(str(memory))
@@ -100,13 +99,10 @@ class WorkerCgroups:
 
     def _remove_left(self) -> None:
         for path in tuple(self._left):
-            try:
+            with suppress(OSError):  # its last process is still ending
                 path.rmdir()
-            except FileNotFoundError:
+            if not path.exists():
                 self._left.discard(path)
-            except OSError:  # its last process is still ending
-                continue
-            self._left.discard(path)
 
 
 def open_group(name: str, root: Path, proc: Path) -> Path:
