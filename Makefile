@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet machine test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet image machine test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,12 @@ machine: $(VENV)/.test ## virtual machines with systemd and kernels of three rel
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get -qq update && \
 		apt-get -qq install -y --no-install-recommends mmdebstrap qemu-system-x86 >/dev/null; fi
 	$(BIN)/python -m tests.machine $(MACHINE)
+
+# Options for builds with other indexes: IMAGE="--torch-index URL --pip-volume PATH:PATH:ro".
+IMAGE ?=
+image: $(VENV)/.test ## the image of deploy/Containerfile, built and run as root and rootless by podman; 10 minutes
+	@for tool in podman buildah mmdebstrap; do command -v $$tool >/dev/null || { echo "make image needs $$tool" >&2; exit 1; }; done
+	$(BIN)/python -m tests.machine.image $(IMAGE)
 
 test-engines: test-llama-cpp test-mlx test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 

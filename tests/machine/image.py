@@ -44,6 +44,7 @@ _UNIFIED = Path("/sys/fs/cgroup/unified")
 _ALONE = ("unshare", "--mount", "sh", "-c", f'umount {_UNIFIED}; exec "$@"', "sh") if _UNIFIED.exists() else ()
 _MEMORY = Path("/sys/fs/cgroup/memory/logitport-image")
 VOCAB = 1000
+_SECONDS = 600.0  # podman may copy the whole image for a container, and removes it at the end
 
 
 class DenyOne(EditProcessor):
@@ -141,7 +142,7 @@ def run(user: str, arguments: tuple[str, ...]) -> dict[str, Any]:
             peak = _peak()
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.communicate(timeout=_SECONDS)
         return {
             "arguments": [*arguments],
             "layers": layers,
@@ -196,7 +197,14 @@ def _peak() -> int:
 
 def _try(command: list[str], variables: Mapping[str, str], limited: Any) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, env=variables, preexec_fn=limited, check=False, timeout=300, cwd="/"
+        command,
+        capture_output=True,
+        text=True,
+        env=variables,
+        preexec_fn=limited,
+        check=False,
+        timeout=_SECONDS,
+        cwd="/",
     )
     return done.stdout + done.stderr
 

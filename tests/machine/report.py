@@ -70,9 +70,11 @@ def line(result: Result) -> str:
 
 
 def save(results: Sequence[Result]) -> None:
-    """Write the results."""
-    machines = {
-        result.name: {name: value for name, value in result._asdict().items() if name != "name"} for result in results
-    }
-    found = {"date": time.strftime("%Y-%m-%d"), "kvm": has_kvm(), "machines": machines}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    """Write the results. Runs that did not run this time keep those that they had."""
+    machines = json.loads(RESULTS.read_text())["machines"] if RESULTS.exists() else {}
+    for result in results:
+        kept = machines.setdefault(result.name, {"outcomes": {}, "values": {}})
+        kept |= {"facts": result.facts, "seconds": result.seconds, "date": time.strftime("%Y-%m-%d")}
+        kept["outcomes"] |= result.outcomes
+        kept["values"] |= result.values
+    RESULTS.write_text(json.dumps({"kvm": has_kvm(), "machines": machines}, indent=1, sort_keys=True) + "\n")
