@@ -134,9 +134,9 @@ _, status = os.waitpid(pid, 0)
 events = dict(line.split() for line in (path / "memory.events").read_text().splitlines())
 forking, _ = run(fork, small)
 _, forked = os.waitpid(forking, 0)
-print(json.dumps([os.WTERMSIG(status), int(events["oom_kill"]), os.waitstatus_to_exitcode(forked)]))
+print(json.dumps([os.WTERMSIG(status), int(events["oom_kill"]) > 0, os.waitstatus_to_exitcode(forked)]))
 """
-    assert delegated(_IN_A_CGROUP + code) == [9, 1, 3]
+    assert delegated(_IN_A_CGROUP + code) == [9, True, 3]
 
 
 def test_the_cpu_is_divided_among_workers_and_not_among_their_processes() -> None:
@@ -171,7 +171,7 @@ def test_memory_of_the_unit_ends_a_worker_and_not_the_server(service: Service) -
     with service.client("other") as other, other.session(vocab_size=VOCAB) as innocent:
         handle = innocent.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [7]})]))
         assert step(innocent, handle) == [7]
-        with service.client() as client, client.session(vocab_size=VOCAB) as session:
+        with service.client() as client, client.session(vocab_size=VOCAB, reconnect_seconds=0.0) as session:
             hostile = session.add(Request([1], processors=[(FillsMemory, {})]))
             used = int((service.cgroup / "memory.current").read_text())
             systemctl("set-property", "--runtime", "logitport.service", f"MemoryMax={used + (40 << 20)}")
