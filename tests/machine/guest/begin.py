@@ -71,6 +71,7 @@ def pytest(name: str, run: dict[str, object], patience: int) -> None:
             shutil.chown(path, 4321, 4321)
         command = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", *command]
     variables = {**os.environ, "HOME": str(home), "LOGITPORT_MACHINE": str(patience)}
+    variables["HYPOTHESIS_STORAGE_DIRECTORY"] = str(home)  # its default is in a folder of root
     subprocess.run([*map(str, command)], cwd=FOLDER, env=variables, check=False)
     shutil.rmtree(home, ignore_errors=True)
 
