@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub library test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-c-library bench-c-library-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub library test test-repeatedly test-all test-slow coverage test-peers test-fleet image machine test-engines compatibility test-llama-cpp test-mlx test-sglang test-trl test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish bench-first-effect bench-first-effect-publish bench-loops bench-loops-publish bench-training bench-training-publish bench-trees bench-trees-publish bench-c-library bench-c-library-publish bench-hooks bench-hooks-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs docs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,7 @@ library: $(VENV)/.core ## liblogitport, for engines in C and C++, in core/build/
 
 # All tests of a file are in one process: they share servers.
 PYTEST := $(BIN)/python -m pytest -q --dist loadfile
-FAST := -n 3 -m "not slow and not peers and not engines and not fleet" # the third process runs while others wait
+FAST := -n 3 -m "not slow and not peers and not engines and not fleet and not machine" # the third process runs while others wait
 
 test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 2 to 3 minutes
 	$(PYTEST) $(FAST)
@@ -48,10 +48,10 @@ test-repeatedly: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## RUNS time
 		{ failed=1; grep -E "^(FAILED|ERROR) " .pytest_cache/run.log; mv .pytest_cache/run.log .pytest_cache/failed-$$seed.log; }; done; exit $$failed
 
 test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`: slow tests, and examples of Hypothesis
-	$(PYTEST) -n 3 -m "(slow or hypothesis) and not peers and not engines and not fleet"
+	$(PYTEST) -n 3 -m "(slow or hypothesis) and not peers and not engines and not fleet and not machine"
 
 test-all: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
-	$(PYTEST) -n 2 -m "not peers and not engines and not fleet"
+	$(PYTEST) -n 2 -m "not peers and not engines and not fleet and not machine"
 
 test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked .peers/templates/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
@@ -67,6 +67,20 @@ coverage: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## lines and branch
 # No two at once: they kill and stop servers, and measure how long engines wait.
 test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and balanced; 5 minutes
 	$(BIN)/python -m pytest -q -m fleet $(SELECT) tests/fleet
+
+# Of Debian's packages alone. Without help of the processor QEMU translates the machine's instructions, which takes ten times as long.
+MACHINE ?=
+machine: $(VENV)/.test ## virtual machines with systemd and kernels of three releases of Debian: the service, cgroups, the sandbox; MACHINE="bookworm --only unit" for less; 10 minutes
+	@for tool in mmdebstrap qemu-system-x86_64; do command -v $$tool >/dev/null || missing=1; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get -qq update && \
+		apt-get -qq install -y --no-install-recommends mmdebstrap qemu-system-x86 >/dev/null; fi
+	$(BIN)/python -m tests.machine $(MACHINE)
+
+# Options for builds with other indexes: IMAGE="--torch-index URL --pip-volume PATH:PATH:ro".
+IMAGE ?=
+image: $(VENV)/.test ## the image of deploy/Containerfile, built and run as root and rootless by podman; 10 minutes
+	@for tool in podman buildah mmdebstrap; do command -v $$tool >/dev/null || { echo "make image needs $$tool" >&2; exit 1; }; done
+	$(BIN)/python -m tests.machine.image $(IMAGE)
 
 test-engines: test-llama-cpp test-mlx test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
@@ -261,7 +275,7 @@ wheels: .venv-dist/.wheels ## the sdist and all wheels, in DIST=dist: built twic
 	.venv-dist/bin/twine check --strict $(DIST)/logitport*
 
 clean: ## remove what make has made
-	rm -rf core/build .site .venv .venv-dist .venv-proto .venv-worker .peers .gpu .gpu-wheels dist gpu-results
+	rm -rf core/build .site .venv .venv-dist .venv-proto .venv-worker .peers .machine .gpu .gpu-wheels dist gpu-results
 
 # Each stamp stands for what its targets need, and no more. pip prints what it does: with -q it hides which requirements conflict.
 # torch comes first and alone, so that pip takes the build that constraints.txt names.

@@ -19,7 +19,7 @@ import hypothesis
 ROOT = Path(__file__).parent
 
 # Selects the fast tests (`pytest -m`), as `make test` does.
-FAST = "not slow and not peers and not engines and not fleet"
+FAST = "not slow and not peers and not engines and not fleet and not machine"
 
 # Paths below tests/.
 SLOW = frozenset(
@@ -160,7 +160,7 @@ SLOW = frozenset(
 
 
 # Folders below tests/ of which each needs what a target of make installs. Their tests have a mark of the same name.
-MARKED_FOLDERS = ("engines", "fleet", "peers")
+MARKED_FOLDERS = ("engines", "fleet", "machine", "peers")
 
 
 def marks_of(path: Path) -> list[str]:

@@ -38,9 +38,8 @@ class WorkerCgroups:
         path: folder of the common cgroup of all workers.
     """
 
-    def __init__(self, path: Path, proc: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._proc = proc
         self._numbers = count(1)
         self._warned = False
         # Cgroups that could not be removed yet.
@@ -61,13 +60,13 @@ class WorkerCgroups:
         """
         workers = open_group("workers", root, proc)
         (workers / "cpu.weight").write_text(str(_WORKERS_WEIGHT))
-        return cls(workers, proc)
+        return cls(workers)
 
-    def add(self, pidfd: int, limits: WorkerLimits) -> Path | None:
+    def add(self, process_id: int, limits: WorkerLimits) -> Path | None:
         """Create a cgroup, and move a process to it.
 
         Args:
-            pidfd: the process, which has not run shipped code yet.
+            process_id: of the process, which has not run shipped code yet; 0 if it has ended.
             limits: its limits. Memory that it has in common with the zygote does not count, nor do regions that the
                 server or an engine has written to.
 
@@ -78,12 +77,14 @@ class WorkerCgroups:
         path = self.path / f"worker-{os.getpid()}-{next(self._numbers)}"
         memory = limits.memory_bytes + limits.threads * _STACK_BYTES + _TEMPORARY_FOLDERS * limits.temporary_bytes
         try:
+            if not process_id:  # in cgroup.procs, 0 is this process itself
+                raise ProcessLookupError("the worker has ended")
             path.mkdir()
             (path / "memory.max").write_text(str(memory))
             (path / "memory.oom.group").write_text("1")
             (path / "pids.max").write_text(str(limits.threads))
-            (path / "cgroup.procs").write_text(str(self._pid(pidfd)))
-        except (OSError, ValueError) as error:
+            (path / "cgroup.procs").write_text(str(process_id))
+        except OSError as error:
             if not self._warned:
                 self._warned = True
                 logger.warning("a worker has no cgroup of its own: %s", error)
@@ -98,21 +99,10 @@ class WorkerCgroups:
 
     def _remove_left(self) -> None:
         for path in tuple(self._left):
-            try:
+            with suppress(OSError):  # its last process is still ending
                 path.rmdir()
-            except FileNotFoundError:
+            if not path.exists():
                 self._left.discard(path)
-            except OSError:  # its last process is still ending
-                continue
-            self._left.discard(path)
-
-    def _pid(self, pidfd: int) -> int:
-        """Return the process id in the server's namespace. The zygote has only the id in its own."""
-        for line in (self._proc / "self/fdinfo" / str(pidfd)).read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "Pid" and int(value) > 0:
-                return int(value)
-        raise ProcessLookupError("the worker has ended")
 
 
 def open_group(name: str, root: Path, proc: Path) -> Path:

@@ -14,11 +14,10 @@ from logitport.core import compiled
 from logitport.errors import LogitportError
 from logitport.system.variables import OF_THE_SDK, unread
 from logitport_server.config.sources import VARIABLES
-from logitport_server.lifecycle import collector
+from logitport_server.lifecycle import collector, service_manager
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.lifecycle.stop_signals import StoppedBeforeReady, StopSignals
 from logitport_server.server import Server
-from logitport_server.transports.readiness import ReadyServer, report
 from logitport_server.version import VERSION
 from logitport_session.resources import descriptors
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
     from logitport_server.front_door.launched import Launched
+    from logitport_server.transports.readiness import ReadyServer
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def run(
 def _report(ready: ReadyServer) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
-    report(ready.address)
+    print(f"logitport listening on {ready.address}", flush=True)  # noqa: T201 - programs wait for this line
 
 
 async def _serve(
@@ -95,6 +95,7 @@ async def _serve(
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
     logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)
     on_ready(ready)
+    service_manager.notify("READY=1")
     await stopping.wait()
     collecting.cancel()
     text = "stopping: sessions and calls get up to %.1f s; a second signal ends the server at once"

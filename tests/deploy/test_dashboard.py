@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-
-from logitport_server.metrics import Metrics
 
 pytest.importorskip("grafana_foundation_sdk")  # needs Python 3.11
 
 from deploy.grafana import dashboard
 
+from tests.deploy.exported_metrics import exported
+
 DASHBOARD = json.loads(dashboard.PATH.read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ROOT = Path(__file__).parents[2]
 # Series that Prometheus itself has, and prometheus_client.
 OTHERS = {"up", "ALERTS"}
 
@@ -24,16 +22,6 @@ OTHERS = {"up", "ALERTS"}
 def names(expression: str) -> set[str]:
     """The metrics of an expression."""
     return set(re.findall(r"\b(up|ALERTS|logitport_\w+|process_\w+)\{", expression))
-
-
-def exported() -> set[str]:
-    """The names of all series that servers export: those in the code, and those of prometheus_client."""
-    source = ROOT / "server" / "logitport_server"
-    files = [*source.glob("metrics/*.py"), source / "server.py", source / "http_pages" / "status_pages.py"]
-    code = "".join(file.read_text() for file in files)
-    found = set(re.findall(r'"(logitport_\w+)"', code))
-    found |= {sample.name for family in Metrics().registry.collect() for sample in family.samples}
-    return found | {f"{name}{suffix}" for name in found for suffix in ("_total", "_bucket", "_sum", "_count")}
 
 
 def test_the_file_is_what_the_generator_makes() -> None:

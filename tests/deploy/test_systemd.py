@@ -12,6 +12,7 @@ import click
 import pytest
 
 from logitport_server.config import ServerConfig
+from logitport_server.http_pages import status_pages
 from tests.conftest import COMMAND
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "logitport.service"
@@ -107,3 +108,10 @@ def test_credentials_are_those_that_the_command_uses() -> None:
     (command,) = settings()["ExecStart"]
     loaded = {value.partition(":")[0] for value in settings()["LoadCredential"]}
     assert loaded == set(re.findall(r"%d/(\S+)", command))
+
+
+def test_a_server_that_hangs_is_killed_after_the_time_of_healthz() -> None:
+    """SIGABRT, the default, would wait for a process that is stopped."""
+    assert settings()["Type"] == ["notify"]
+    assert settings()["WatchdogSec"] == [f"{status_pages.MAX_SILENCE_SECONDS:.0f}"]
+    assert settings()["WatchdogSignal"] == ["SIGKILL"]

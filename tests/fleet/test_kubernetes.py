@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -189,6 +191,32 @@ def test_the_container_has_no_privileges(resources: list[dict[str, Any]], monkey
     shipped = config_of(resources, monkeypatch).enable_custom_logit_processor
     assert pod["securityContext"]["seccompProfile"]["type"] == ("Unconfined" if shipped else "RuntimeDefault")
     assert pod.get("hostUsers", True) is not shipped
+
+
+# Options of podman, and what they are in a pod.
+PODMAN = {
+    "--read-only": ("readOnlyRootFilesystem", True),
+    "--cap-drop=ALL": ("capabilities", {"drop": ["ALL"]}),
+    "--security-opt=no-new-privileges": ("allowPrivilegeEscalation", False),
+    "--security-opt=unmask=ALL": ("procMount", "Unmasked"),
+}
+
+
+@pytest.mark.parametrize(("variant", "ran"), [("base", "rootless"), ("shipped-code", "rootless, unmasked")])
+def test_the_security_context_is_that_in_which_the_image_ran(variant: str, ran: str, tmp_path: Path) -> None:
+    """As `make image` has seen it, with all layers of the sandbox that the component needs."""
+    resources = rendered(variant, tmp_path)
+    pod, container = pod_of(resources)["spec"], container_of(resources)
+    seen = json.loads((ROOT / "tests/machine/image.json").read_text())["runs"][ran]
+    assert seen["denied"] == [5]
+    assert dict(PODMAN[option] for option in seen["arguments"] if option in PODMAN) == container["securityContext"]
+    mounted = {it["mountPath"] for it in container["volumeMounts"] if not it.get("readOnly")}
+    assert {option.partition("=")[2] for option in seen["arguments"] if option.startswith("--tmpfs=")} <= mounted
+    user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "deploy/Containerfile").read_text(), re.MULTILINE)
+    assert user
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]) == (int(user[1]), int(user[2]))
+    if variant == "shipped-code":
+        assert {*seen["layers"].values()} == {"active"}
 
 
 def test_the_example_names_the_image(tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ def proc(tmp_path: Path) -> Path:
     folder = tmp_path / "proc"
     (folder / "self").mkdir(parents=True)
     (folder / "self/cgroup").write_text("4:memory:/elsewhere\n0::/logitport.service\n")
-    (folder / "self/fdinfo").symlink_to("/proc/self/fdinfo")
     for name in os.listdir("/proc"):
         if name.isdigit():
             (folder / name).symlink_to(f"/proc/{name}")
@@ -77,9 +76,7 @@ def test_the_server_moves_and_enables_controllers(root: Path, proc: Path) -> Non
 
 def test_a_worker_has_a_cgroup_until_it_ends(root: Path, proc: Path, child: subprocess.Popen[bytes]) -> None:
     cgroups = WorkerCgroups.open(root, proc)
-    pidfd = os.pidfd_open(child.pid)
-    path = cgroups.add(pidfd, LIMITS)
-    os.close(pidfd)
+    path = cgroups.add(child.pid, LIMITS)
     assert path is not None
     assert path.parent == cgroups.path
     assert (path / "cgroup.procs").read_text() == str(child.pid)
@@ -94,8 +91,7 @@ def test_a_cgroup_that_is_still_in_use_is_removed_later(
     root: Path, proc: Path, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cgroups = WorkerCgroups.open(root, proc)
-    pidfd = os.pidfd_open(child.pid)
-    first = cgroups.add(pidfd, LIMITS)
+    first = cgroups.add(child.pid, LIMITS)
     assert first is not None
 
     def busy(_: Path) -> None:
@@ -105,9 +101,8 @@ def test_a_cgroup_that_is_still_in_use_is_removed_later(
         patched.setattr(Path, "rmdir", busy)
         cgroups.remove(first)
     assert first.exists()
-    assert cgroups.add(pidfd, LIMITS)
+    assert cgroups.add(child.pid, LIMITS)
     assert not first.exists()
-    os.close(pidfd)
 
 
 def test_a_worker_without_a_cgroup_still_runs(
@@ -115,10 +110,15 @@ def test_a_worker_without_a_cgroup_still_runs(
 ) -> None:
     cgroups = WorkerCgroups.open(root, proc)
     shutil.rmtree(cgroups.path)
-    pidfd = os.pidfd_open(child.pid)
-    assert [cgroups.add(pidfd, LIMITS) for _ in range(2)] == [None, None]
-    os.close(pidfd)
+    assert [cgroups.add(child.pid, LIMITS) for _ in range(2)] == [None, None]
     assert len(re.findall("has no cgroup", caplog.text)) == 1
+
+
+def test_a_worker_that_has_ended_gets_none(root: Path, proc: Path) -> None:
+    """0 in cgroup.procs would move the server itself."""
+    cgroups = WorkerCgroups.open(root, proc)
+    assert cgroups.add(0, LIMITS) is None
+    assert not list(cgroups.path.glob("worker-*"))
 
 
 def test_machines_without_delegation(root: Path, proc: Path, child: subprocess.Popen[bytes]) -> None:

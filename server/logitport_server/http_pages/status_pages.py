@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app
 
 from logitport_server.http_pages.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
+from logitport_server.lifecycle import service_manager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _BEAT_SECONDS = 0.25
 # A step of installed processors may occupy the event loop for a while. Longer than this, the loop hangs.
-_MAX_SILENCE_SECONDS = 30.0
+MAX_SILENCE_SECONDS = 30.0
 # A probe gives up after this time.
 _RESPONSE_SECONDS = 3.0
 # Seconds. Below one millisecond, the loop is idle.
@@ -61,10 +62,11 @@ class Heartbeat:
             await asyncio.sleep(_BEAT_SECONDS)
             self._last = time.monotonic()
             self._lag.observe(max(0.0, self._last - began - _BEAT_SECONDS))
+            service_manager.notify("WATCHDOG=1")
 
     def is_alive(self) -> bool:
         """Whether the event loop has run within the last 30 s, or `beat` has not begun. Called on any thread."""
-        return self._has_run_within(_MAX_SILENCE_SECONDS)
+        return self._has_run_within(MAX_SILENCE_SECONDS)
 
     def is_responsive(self) -> bool:
         """Whether the event loop has run within the last 3 s, or `beat` has not begun. Called on any thread."""

@@ -27,11 +27,7 @@ def process_id_of(pidfd: int) -> int:
 
 
 def describe_end(status: int) -> str:
-    """Describe an exit status, as a predicate such as "ended with status 1" or "was killed by SIGKILL".
-
-    Args:
-        status: negative for a signal.
-    """
+    """Describe an exit status, negative for a signal: "ended with status 1", "was killed by SIGKILL"."""
     if status >= 0:
         return f"ended with status {status}"
     return f"was killed by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"

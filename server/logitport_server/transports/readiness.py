@@ -1,4 +1,4 @@
-"""States the address of a server that is ready, in a line for programs that start it."""
+"""The addresses of a server that is ready."""
 
 from __future__ import annotations
 
@@ -15,8 +15,3 @@ class ReadyServer(NamedTuple):
 
     address: str
     metrics_port: int | None
-
-
-def report(address: str) -> None:
-    """Print the address in one line."""
-    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - programs wait for this line

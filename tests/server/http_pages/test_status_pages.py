@@ -140,7 +140,7 @@ async def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(mon
     beating.cancel()
     assert not heartbeat.is_responsive()
     assert heartbeat.is_alive()
-    monkeypatch.setattr(status_pages, "_MAX_SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(status_pages, "MAX_SILENCE_SECONDS", 0.0)
     assert not heartbeat.is_alive()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.system.frame_limits import MAX_PACKET_BYTES
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess, ZygoteGone
-from logitport_server.lifecycle.pidfd import describe_end
+from logitport_server.lifecycle.pidfd import describe_end, process_id_of
 from logitport_server.worker import messages
 from logitport_session.resources import descriptors
 
@@ -158,7 +158,7 @@ class Zygote:
                 connection.close()
                 forked.set_exception(descriptors.shortage())
                 return
-            if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits)) is not None:
+            if self._cgroups is not None and (cgroup := self._cgroups.add(process_id_of(received[0]), self._limits)):
                 self._cgroup_of[event.worker] = cgroup
             forked.set_result(StartedWorker(connection, received[0], ended, self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):

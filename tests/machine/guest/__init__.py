@@ -1,0 +1,1 @@
+"""Tests that run in a machine, and what it starts them with."""
