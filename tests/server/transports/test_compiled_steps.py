@@ -44,10 +44,8 @@ def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionSt
 
     columns = Frame.FromString(step(3)).step.SerializeToString()
     assert len(columns) < 128
-    # A longer tag is one that no serializer makes: the core leaves it to protobuf.
-    tag = b"\x08\x03" + longer(5 << 3 | 2) + bytes([len(columns)]) + columns
-    assert computed(open_stream(), tag) is None
     for data in (
+        b"\x08\x03" + longer(5 << 3 | 2) + bytes([len(columns)]) + columns,  # the tag
         b"\x08\x03\x2a" + longer(len(columns)) + columns,  # the length
         b"\x08" + longer(3) + b"\x2a" + bytes([len(columns)]) + columns,  # another number
     ):
