@@ -70,7 +70,7 @@ test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and bala
 
 # Of Debian's packages alone. Without help of the processor QEMU translates the machine's instructions, which takes ten times as long.
 MACHINE ?=
-machine: $(VENV)/.test ## virtual machines with systemd and kernels of three releases of Debian: the service, cgroups, the sandbox; MACHINE="bookworm --only unit" for less; 10 minutes
+machine: $(VENV)/.test ## virtual machines with systemd and kernels of three releases of Debian: the service, cgroups, the sandbox; MACHINE="bookworm --only unit" for less
 	@for tool in mmdebstrap qemu-system-x86_64; do command -v $$tool >/dev/null || missing=1; done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get -qq update && \
 		apt-get -qq install -y --no-install-recommends mmdebstrap qemu-system-x86 >/dev/null; fi
