@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 UNAVAILABLE = 100
 
@@ -59,9 +58,7 @@ class Driver:
 
 
 @contextmanager
-def running(
-    command: Sequence[str], target: str, *, variables: Mapping[str, str] | None = None, folder: Path | None = None
-) -> Iterator[Driver]:
+def running(command: Sequence[str], target: str, *, variables: Mapping[str, str] | None = None) -> Iterator[Driver]:
     """Run a driver while the context lasts. It is ended after two minutes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
     with subprocess.Popen(
@@ -69,7 +66,6 @@ def running(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=folder,
         env=environment | dict(variables or {}),
     ) as process:
         timer = threading.Timer(120, process.kill)

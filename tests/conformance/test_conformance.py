@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport_proto import processing_pb2
 from tests.conformance.clients import CLIENTS, client_command
 from tests.conformance.conversation_server import conversation_server
 from tests.conformance.conversations import FOLDER, Conversation, Player, load
@@ -57,6 +58,23 @@ def test_an_embedded_session_has_the_same_results(
 ) -> None:
     conversation = load(name)
     _compare(conversation, _outputs(client, built(client), "embedded", conversation))
+
+
+def test_frames_that_differ_are_noted() -> None:
+    player = Player(load("steps"))
+    connection = player.connect()
+    opening = processing_pb2.OpenSession(vocab_size=24, datatype="FP32", max_draft_tokens=4, eos_token_ids=[7])
+    reply = connection.answer(processing_pb2.SessionRequest(seq=1, open=opening))
+    assert isinstance(reply, processing_pb2.SessionResponse)
+    assert reply.HasField("error")
+    opening.eos_token_ids.append(9)
+    reply = connection.answer(processing_pb2.SessionRequest(seq=1, open=opening))
+    assert isinstance(reply, processing_pb2.SessionResponse)
+    assert reply.opened.max_requests > 0
+    player.connect()
+    found = player.finish()
+    assert [text.partition(" ")[0] for text in found[:2]] == ["received", "connection"]
+    assert len(found) == 2 + len(load("steps").connections[0]) - 1  # all frames after `open` are missing
 
 
 def _refuses(name: str) -> bool:
